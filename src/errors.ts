@@ -1,0 +1,82 @@
+/**
+ * Every error that markbase throws on purpose. Each class has a `code` that programs can test; each message
+ * names the thing, the number and what to do next. A cancelled call rejects with the signal's own reason.
+ */
+
+/** Base of all errors of this library. */
+export class MarkbaseError extends Error {
+  /** Stable identifier in `snake_case`. */
+  readonly code: string;
+  constructor(code: string, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+    this.code = code;
+  }
+}
+
+/** A file of a checkpoint is truncated, malformed, inconsistent or of an unknown kind. */
+export class CheckpointError extends MarkbaseError {}
+
+/** Tokenizer files are malformed, or an id or text cannot be mapped. */
+export class TokenizerError extends MarkbaseError {}
+
+/** The chat template failed: a limit was hit, a filter is undefined, or the template raised. */
+export class TemplateError extends MarkbaseError {}
+
+/** An argument has the wrong type, range or combination. */
+export class InvalidArgument extends MarkbaseError {
+  constructor(message: string, options?: ErrorOptions) {
+    super("invalid_argument", message, options);
+  }
+}
+
+/** An option that this version does not know; nothing is ignored silently. */
+export class UnknownOption extends MarkbaseError {
+  constructor(option: string, known: readonly string[]) {
+    super("unknown_option", `Unknown option "${option}". Known options: ${known.join(", ")}.`);
+  }
+}
+
+/** A model, session, device, buffer or pass was used after it was disposed. */
+export class Disposed extends MarkbaseError {
+  constructor(what: string) {
+    super("disposed", `${what} was used after it was disposed. Keep it in scope, or create a new one.`);
+  }
+}
+
+/** The native library reported a failure. */
+export class DeviceError extends MarkbaseError {}
+
+/** The native library cannot be found, built, verified or opened. */
+export class LibraryError extends MarkbaseError {}
+
+/** A Deno permission is missing; the message has the exact flag. */
+export class MissingPermission extends MarkbaseError {
+  constructor(readonly flag: string, purpose: string, options?: ErrorOptions) {
+    super("missing_permission", `markbase needs ${flag} ${purpose}. Run again with ${flag}.`, options);
+  }
+}
+
+/** A request does not fit in the memory it may use. */
+export class MemoryLimit extends MarkbaseError {
+  constructor(what: string, readonly neededBytes: number, readonly availableBytes: number, next: string) {
+    super("memory_limit", `${what} needs ${neededBytes} bytes but ${availableBytes} are available. ${next}`);
+  }
+}
+
+/** A sequence would pass the context length. */
+export class ContextFull extends MarkbaseError {
+  constructor(readonly tokens: number, readonly contextLength: number) {
+    super(
+      "context_full",
+      `The sequence would hold ${tokens} tokens but the context length is ${contextLength}. ` +
+        `Shorten the prompt, lower maxTokens, or load with a larger contextLength.`,
+    );
+  }
+}
+
+/** The network, hub or cache could not deliver a file. */
+export class HubError extends MarkbaseError {}
+
+/** An image, sound or video cannot be decoded or is outside the limits. */
+export class MediaError extends MarkbaseError {}
