@@ -1,0 +1,137 @@
+// plan.h: the binary plan that src/schedule/plan.ts writes and every device reads.
+//
+// Little-endian, records packed as declared here, in this order: header, symbols (fixed four), buffers, tensors, ops,
+// outputs. A plan is untrusted: decode_plan() checks every count, operand, extent, alignment and overlap
+// before a device sees it. src/schedule/ops.ts documents what each op computes; tests/oracle is its specification.
+#pragma once
+#include <cstdint>
+
+namespace mb {
+
+constexpr uint32_t kPlanMagic = 0x4c50424d;  // "MBPL"
+constexpr uint32_t kPlanVersion = 1;
+constexpr uint32_t kNone = 0xffffffff;  // an absent operand, group or layer
+constexpr uint32_t kPageTokens = 32;    // tokens in one KV page
+
+// A dimension is a constant (>= 0) or a symbol (-1 - index).
+enum Symbol : uint32_t { kRows = 0, kOutRows = 1, kSequences = 2, kPages = 3, kSymbolCount = 4 };
+
+enum PlanFlags : uint32_t {
+  kPlanExact = 1u << 0,        // f32 arithmetic in one fixed order; otherwise the device's fast mode
+  kPlanCheckFinite = 1u << 1,  // after each op look for NaN and Inf in what it wrote
+};
+
+// Codes are written into files by nobody, so they may change with kPlanVersion.
+enum Format : uint32_t {
+  kF32 = 0, kF16 = 1, kBF16 = 2, kU32 = 3, kI8 = 4,
+  // MLX affine: w = scale * code + bias; `bits` and `group` in the tensor record, scales and biases as tensors.
+  kAffine = 16,
+  // MLX floating-point modes: e2m1/e4m3 codes with a shared scale per group.
+  kMxfp4 = 17, kMxfp8 = 18, kNvfp4 = 19,
+  // GGUF block types start at 32 + the GGML type number.
+  kGguf = 32,
+};
+
+struct PlanHeader {  // 48 bytes
+  uint32_t magic, version, flags;
+  uint32_t buffer_count, tensor_count, op_count, output_count;
+  uint32_t group_count;      // KV page groups that the input block carries tables for
+  uint32_t vocabulary_size;  // tokens of an input block are below this
+  uint32_t reserved[3];
+};
+// then uint64_t symbol_max[kSymbolCount]
+
+struct BufferRecord {  // 16 bytes
+  uint64_t min_bytes;
+  uint32_t writable;  // 0: read-only (weights), 1: read-write
+  uint32_t reserved;
+};
+
+struct TensorRecord {  // 80 bytes
+  uint32_t format;
+  uint32_t buffer;
+  uint64_t offset;  // bytes from the buffer's start
+  uint32_t rank;    // 1..5 row-major dimensions, last one contiguous
+  uint32_t bits;    // affine: 2, 3, 4, 5, 6 or 8; otherwise 0
+  uint32_t group;   // quantised: elements that share a scale; otherwise 0
+  uint32_t scales;  // tensor index or kNone
+  uint32_t biases;  // tensor index or kNone
+  uint32_t reserved;
+  int64_t dims[5];
+};
+
+constexpr uint32_t kMaxOperands = 20;
+
+struct OpRecord {  // 160 bytes
+  uint32_t kind;
+  uint32_t flags;
+  uint32_t layer;  // for messages and statistics; kNone outside layers
+  uint32_t reserved;
+  uint32_t operands[kMaxOperands];  // tensor indices or kNone, in the order given below
+  uint32_t ints[8];
+  float floats[8];
+};
+
+struct OutputRecord {  // 8 bytes
+  uint32_t tensor;  // dim 0 is a symbol; only live rows are copied out
+  uint32_t reserved;
+};
+
+// Op kinds. Operand, int and float slots of each are listed beside it: in → out.
+enum OpKind : uint32_t {
+  // y[r] = scale * table[token[r]].            operands: table, y.            floats: scale
+  kEmbed = 1,
+  // y = rms_norm_P(projected * projection_scale, norm) * out_scale + table[token] * table_scale * out_scale
+  //   operands: projected [r, L*P], table [V, L*P], norm [P], y [r, L*P].     ints: P
+  //   floats: eps, projection_scale, table_scale, out_scale
+  kPerLayerInputs = 2,
+  // The fused matrix product, see ops.ts `linear`.
+  //   operands: x, residual, post_norm, scalar, h_out, pre_norm, w0, w1, w2, bias0, bias1, bias2, other, y
+  //   ints: epilogue (Epilogue), other_column.   floats: eps, softcap
+  kLinear = 3,
+  // Head norms + RoPE + cache write + attention, see ops.ts `attention`.
+  //   operands: qkv, q_norm, k_norm, kv, y.
+  //   ints: heads, kv_heads, head_dim, rotated_pairs, kv_layer, group, window (0: none)
+  //   floats: theta, eps, score_scale, position_scale.   flags: AttentionFlags
+  kAttention = 4,
+  // y[i] = x[out_row[i]].                      operands: x [rows, n], y [out_rows, n]
+  kGather = 5,
+  // The best 256 of each adjusted row.         operands: logits [r, V], ids u32 [r, 256], values f32 [r, 256],
+  //   stats f32 [r, 4] = raw log-sum-exp, log-sum-exp of adjusted/temperature, largest adjusted logit, 0
+  kCandidates = 6,
+
+  // Elementary ops: the schedule with fuse: false is made of these and of kLinear without prologue or epilogue.
+  // y = x * (mean(x^2 over each `group` columns) + eps)^-1/2 * weight, x first multiplied by in_scale
+  //   operands: x, weight (or none), y.          ints: group.      floats: eps, in_scale
+  kRmsNorm = 32,
+  // y = (a * a_scale + b * b_scale) * scalar.  operands: a, b (or none), scalar [1] (or none), y.
+  //   floats: a_scale, b_scale
+  kAdd = 33,
+  // y = gelu_tanh(a) * b[:, column : column + n].  operands: a [r, n], b [r, m], y.   ints: column
+  kGeluMul = 34,
+  // y = cap * tanh(x / cap).                   operands: x, y.      floats: cap
+  kSoftcap = 35,
+  // Half-split rotation of each head.          operands: x [r, heads*d], y.  ints: heads, head_dim, rotated_pairs
+  //   floats: theta, position_scale
+  kRope = 36,
+  // Writes each row's k and v to its page slot. operands: k, v, kv.   ints: kv_heads, head_dim, kv_layer, group
+  kKvWrite = 37,
+  // Attention over pages.                      operands: q, kv, y.
+  //   ints: heads, kv_heads, head_dim, kv_layer, group, window.   floats: score_scale
+  kAttend = 38,
+};
+
+enum Epilogue : uint32_t {
+  kEpilogueNone = 0,     // y = [W0 u | W1 u | W2 u], side by side in y's columns
+  kEpilogueGeglu = 1,    // y = gelu_tanh(W0 u) * (W1 u)
+  kEpilogueGeluMul = 2,  // y = gelu_tanh(W0 u) * other[:, other_column : other_column + n]
+  kEpilogueSoftcap = 3,  // y = softcap * tanh(W0 u / softcap)
+};
+
+enum AttentionFlags : uint32_t {
+  kOwnsKv = 1u << 0,         // qkv = [q | k | v]; k and v are written to the pages. Otherwise qkv = [q] alone
+  kKeysAreValues = 1u << 1,  // qkv = [q | k]; v is the raw k, normalised without weight, not rotated
+  kNormValues = 1u << 2,     // v is RMS-normalised per head without weight (Gemma 4); Gemma 3 leaves it raw
+};
+
+}  // namespace mb

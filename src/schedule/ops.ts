@@ -1,0 +1,215 @@
+/**
+ * The ops of a plan: what each computes, with shapes. An op is a semantic contract; it names no grid sizes, thread
+ * counts or kernels. `r` is the row count of an op: the symbol `rows`, or `out_rows` after the gather.
+ * Activations are f32. The float64 versions in `tests/oracle` are the specification, `dylib/plan.h` the byte layout.
+ */
+import type { Tensor } from "./tensor.ts";
+
+/** y[i] = scale · table[token[i]], dequantised. */
+export interface EmbedOp {
+  kind: "embed";
+  /** [V, W] */ table: Tensor;
+  /** [r, W] */ y: Tensor;
+  scale: number;
+}
+
+/**
+ * The per-layer inputs of all layers (PLE):
+ * y = (rms_norm_P(projected · projectionScale) · norm + table[token] · tableScale) · outScale, in slices of P.
+ */
+export interface PerLayerInputsOp {
+  kind: "per_layer_inputs";
+  /** [r, L·P] */ projected: Tensor;
+  /** [V, L·P] */ table: Tensor;
+  /** [P] */ norm: Tensor;
+  /** [r, L·P] */ y: Tensor;
+  /** P */ slice: number;
+  eps: number;
+  projectionScale: number;
+  tableScale: number;
+  outScale: number;
+}
+
+/** What happens to the matrix products of a `linear`. */
+export type Epilogue =
+  /** y = [W0·u | W1·u | W2·u], side by side */
+  | { kind: "none" }
+  /** y = gelu_tanh(W0·u) · (W1·u) */
+  | { kind: "geglu" }
+  /** y = gelu_tanh(W0·u) · other[:, column : column + n] */
+  | { kind: "gelu_mul"; other: Tensor; column: number }
+  /** y = cap · tanh(W0·u / cap) */
+  | { kind: "softcap"; cap: number };
+
+/**
+ * The fused matrix product:
+ * h = (residual + rms_norm(x, postNorm)) · scalar   (no residual: h = x; no postNorm: h = residual + x)
+ * u = rms_norm(h, preNorm)                          (no preNorm: u = h)
+ * y = epilogue(weights · u + biases)
+ * `hOut`, where given, receives h. One op is one dispatch on a GPU for decode rows.
+ */
+export interface LinearOp {
+  kind: "linear";
+  /** [r, K] */ x: Tensor;
+  /** [r, K] */ residual?: Tensor;
+  /** [K] */ postNorm?: Tensor;
+  /** [1] */ scalar?: Tensor;
+  /** [r, K], never the same bytes as `residual` */ hOut?: Tensor;
+  /** [K] */ preNorm?: Tensor;
+  /** one to three of [N_i, K] */ weights: Tensor[];
+  /** [N_i] each, or undefined */ biases?: (Tensor | undefined)[];
+  epilogue: Epilogue;
+  /** [r, ΣN_i]; geglu: [r, N_0] with N_0 = N_1 */ y: Tensor;
+  eps: number;
+}
+
+/** Rotary position embedding: pair (i, i + headDim/2) turns by position · positionScale · theta^(-2i/headDim), i < rotatedPairs. */
+export interface Rope {
+  theta: number;
+  rotatedPairs: number;
+  positionScale: number;
+}
+
+/** Which KV pages an attention reads and writes. */
+export interface KvLayer {
+  /** [pages, 2·layers of the group, kvHeads, 32, headDim]; index 2·layer is K, 2·layer + 1 is V */ pages:
+    Tensor;
+  /** index of the layer within its page group */ layer: number;
+  /** page group, which selects the page tables of the input block */ group: number;
+}
+
+/**
+ * Head norms, RoPE, cache write and causal attention:
+ * q = rope(rms_norm_head(q, qNorm)), k = rope(rms_norm_head(k, kNorm)), v = rms_norm_head(v);
+ * k and v go to the row's page slot; y = softmax(q · Kᵀ · scoreScale) · V over keys at positions
+ * (position - window, position], or [0, position] without a window. Query head j reads KV head j / (heads/kvHeads).
+ */
+export interface AttentionOp {
+  kind: "attention";
+  /** [r, heads·d + 2·kvHeads·d] = [q | k | v]; keysAreValues: [q | k]; not owning: [q] */ qkv: Tensor;
+  /** [d] */ qNorm?: Tensor;
+  /** [d] */ kNorm?: Tensor;
+  kv: KvLayer;
+  /** [r, heads·d] */ y: Tensor;
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  /** false: another layer has written K and V */ ownsKv: boolean;
+  keysAreValues: boolean;
+  /** v is normalised per head without weight (Gemma 4) */ normValues: boolean;
+  /** tokens, the row itself included; null: full attention */ window: number | null;
+  rope: Rope;
+  eps: number;
+  scoreScale: number;
+}
+
+/** y[i] = x[outRow[i]]: keeps the rows that produce output. */
+export interface GatherOp {
+  kind: "gather";
+  /** [rows, n] */ x: Tensor;
+  /** [out_rows, n] */ y: Tensor;
+}
+
+/**
+ * The best 256 tokens of each row after the input block's adjustments and mask, in descending order, ties by lower
+ * id; a vocabulary below 256 is padded with id 0xffffffff.
+ */
+export interface CandidatesOp {
+  kind: "candidates";
+  /** [r, V] */ logits: Tensor;
+  /** u32 [r, 256] */ ids: Tensor;
+  /** adjusted logits, f32 [r, 256] */ values: Tensor;
+  /** f32 [r, 4]: raw log-sum-exp; log-sum-exp of adjusted / temperature; largest adjusted logit; 0 */ stats:
+    Tensor;
+}
+
+/** y = rms_norm(x · inScale) · weight over each `group` columns: x · (mean(x²) + eps)^-1/2 · weight. */
+export interface RmsNormOp {
+  kind: "rms_norm";
+  /** [r, n] */ x: Tensor;
+  /** [group] */ weight?: Tensor;
+  /** [r, n] */ y: Tensor;
+  group: number;
+  eps: number;
+  inScale: number;
+}
+
+/** y = (a · aScale + b · bScale) · scalar. */
+export interface AddOp {
+  kind: "add";
+  /** [r, n] */ a: Tensor;
+  /** [r, n] */ b?: Tensor;
+  /** [1] */ scalar?: Tensor;
+  /** [r, n] */ y: Tensor;
+  aScale: number;
+  bScale: number;
+}
+
+/** y = gelu_tanh(a) · b[:, column : column + n]. */
+export interface GeluMulOp {
+  kind: "gelu_mul";
+  /** [r, n] */ a: Tensor;
+  /** [r, m] */ b: Tensor;
+  column: number;
+  /** [r, n] */ y: Tensor;
+}
+
+/** y = cap · tanh(x / cap). */
+export interface SoftcapOp {
+  kind: "softcap";
+  /** [r, n] */ x: Tensor;
+  /** [r, n] */ y: Tensor;
+  cap: number;
+}
+
+/** Rotates each head of x by its row's position. */
+export interface RopeOp {
+  kind: "rope";
+  /** [r, heads·d] */ x: Tensor;
+  /** [r, heads·d] */ y: Tensor;
+  heads: number;
+  headDim: number;
+  rope: Rope;
+}
+
+/** Writes the rows' k and v (already normalised and rotated) to their page slots. */
+export interface KvWriteOp {
+  kind: "kv_write";
+  /** [r, kvHeads·d] */ k: Tensor;
+  /** [r, kvHeads·d] */ v: Tensor;
+  kv: KvLayer;
+  kvHeads: number;
+  headDim: number;
+}
+
+/** Attention of ready queries over pages. */
+export interface AttendOp {
+  kind: "attend";
+  /** [r, heads·d] */ q: Tensor;
+  kv: KvLayer;
+  /** [r, heads·d] */ y: Tensor;
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  window: number | null;
+  scoreScale: number;
+}
+
+/** Any op of a plan; `layer` is for messages and statistics. */
+export type Op =
+  & (
+    | EmbedOp
+    | PerLayerInputsOp
+    | LinearOp
+    | AttentionOp
+    | GatherOp
+    | CandidatesOp
+    | RmsNormOp
+    | AddOp
+    | GeluMulOp
+    | SoftcapOp
+    | RopeOp
+    | KvWriteOp
+    | AttendOp
+  )
+  & { layer?: number };
