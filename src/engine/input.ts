@@ -1,0 +1,109 @@
+/** Writes the input block of one run: `dylib/input.h` has the byte layout and what is checked. */
+
+/** One row of a forward: a token at a position of a sequence. */
+export interface InputRow {
+  token: number;
+  /** absolute position in its sequence */ position: number;
+  /** index into `sequences` */ sequence: number;
+  rowClass: "prefill" | "decode";
+}
+
+/** The page table of one sequence in one page group. */
+export interface PageTable {
+  /** page index (position / 32) of the first entry */ first: number;
+  /** page ids; `NO_PAGE` where the sequence holds none */ pages: ArrayLike<number>;
+}
+
+/** A change to one logit before candidates are taken: (l > 0 ? l · multiply : l / multiply) + add. */
+export interface Adjustment {
+  id: number;
+  multiply: number;
+  add: number;
+}
+
+/** What one output row asks of the candidates op. */
+export interface OutputRow {
+  /** index into `rows` */ row: number;
+  /** ascending ids */ adjustments?: readonly Adjustment[];
+  /** > 0; default 1 */ temperature?: number;
+  /** one bit per token, set where allowed; ⌈vocabulary / 32⌉ words */ mask?: Uint32Array;
+}
+
+/** All inputs of one run. */
+export interface RunInput {
+  rows: readonly InputRow[];
+  /** ascending by row */ outputs: readonly OutputRow[];
+  /** sequences[s][g]: page table of sequence s in page group g */ sequences:
+    readonly (readonly PageTable[])[];
+  /** KV page groups of the plan */ groups: number;
+  vocabularySize: number;
+  /** bit i copies out output i of the plan */ outputMask: number;
+}
+
+/** Page id of an absent page. */
+export const NO_PAGE = 0xffffffff;
+
+const HEADER_WORDS = 16;
+
+/** The bytes that `mb_pass_run` takes. */
+export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {
+  const { rows, outputs, sequences, groups } = input;
+  const adjustments = outputs.flatMap((o) => o.adjustments ?? []);
+  const masks = [...new Set(outputs.flatMap((o) => o.mask ? [o.mask] : []))];
+  const maskWords = Math.ceil(input.vocabularySize / 32);
+  let entries = 0;
+  for (const tables of sequences) for (const table of tables) entries += table.pages.length;
+  const words = new Uint32Array(
+    HEADER_WORDS + 4 * rows.length + outputs.length + 3 * groups * sequences.length + entries +
+      (outputs.length + 1) + 3 * adjustments.length + 2 * outputs.length + masks.length * maskWords,
+  );
+  const floats = new Float32Array(words.buffer);
+  words.set([
+    0x4e49424d,
+    1,
+    rows.length,
+    outputs.length,
+    sequences.length,
+    entries,
+    input.outputMask,
+    adjustments.length,
+    masks.length,
+  ]);
+  let at = HEADER_WORDS;
+  for (const row of rows) words[at++] = row.token;
+  for (const row of rows) words[at++] = row.position;
+  for (const row of rows) words[at++] = row.sequence;
+  for (const row of rows) words[at++] = row.rowClass === "decode" ? 1 : 0;
+  for (const output of outputs) words[at++] = output.row;
+  let entry = 0;
+  const tables: PageTable[] = [];
+  for (let g = 0; g < groups; g++) {
+    for (const sequence of sequences) {
+      words[at++] = entry;
+      entry += sequence[g].pages.length;
+      tables.push(sequence[g]);
+    }
+    for (const sequence of sequences) words[at++] = sequence[g].first;
+    for (const sequence of sequences) words[at++] = sequence[g].pages.length;
+  }
+  for (const table of tables) {
+    words.set(table.pages, at);
+    at += table.pages.length;
+  }
+  let start = 0;
+  for (const output of outputs) {
+    words[at++] = start;
+    start += output.adjustments?.length ?? 0;
+  }
+  words[at++] = start;
+  for (const a of adjustments) words[at++] = a.id;
+  for (const a of adjustments) floats[at++] = a.multiply;
+  for (const a of adjustments) floats[at++] = a.add;
+  for (const output of outputs) floats[at++] = output.temperature ?? 1;
+  for (const output of outputs) words[at++] = output.mask ? masks.indexOf(output.mask) : NO_PAGE;
+  for (const mask of masks) {
+    words.set(mask, at);
+    at += maskWords;
+  }
+  return new Uint8Array(words.buffer);
+}

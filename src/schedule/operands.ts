@@ -1,0 +1,54 @@
+/** The tensors of each op, in the operand order of `dylib/plan.h`. */
+import type { Op } from "./ops.ts";
+import type { Tensor } from "./tensor.ts";
+
+/** Operand slots of an op; undefined where an optional operand is absent. */
+export function operandsOf(op: Op): (Tensor | undefined)[] {
+  switch (op.kind) {
+    case "embed":
+      return [op.table, op.y];
+    case "per_layer_inputs":
+      return [op.projected, op.table, op.norm, op.y];
+    case "linear": {
+      const [w0, w1, w2] = op.weights;
+      const [b0, b1, b2] = op.biases ?? [];
+      const other = op.epilogue.kind === "gelu_mul" ? op.epilogue.other : undefined;
+      return [
+        op.x,
+        op.residual,
+        op.postNorm,
+        op.scalar,
+        op.hOut,
+        op.preNorm,
+        w0,
+        w1,
+        w2,
+        b0,
+        b1,
+        b2,
+        other,
+        op.y,
+      ];
+    }
+    case "attention":
+      return [op.qkv, op.qNorm, op.kNorm, op.kv.pages, op.y];
+    case "gather":
+      return [op.x, op.y];
+    case "candidates":
+      return [op.logits, op.ids, op.values, op.stats];
+    case "rms_norm":
+      return [op.x, op.weight, op.y];
+    case "add":
+      return [op.a, op.b, op.scalar, op.y];
+    case "gelu_mul":
+      return [op.a, op.b, op.y];
+    case "softcap":
+      return [op.x, op.y];
+    case "rope":
+      return [op.x, op.y];
+    case "kv_write":
+      return [op.k, op.v, op.kv.pages];
+    case "attend":
+      return [op.q, op.kv.pages, op.y];
+  }
+}
