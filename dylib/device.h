@@ -1,0 +1,131 @@
+// device.h: what stands behind the C ABI. abi.cpp turns handles and bytes into these types; each device
+// (cpu/, metal/, cuda/) implements Device and Pass.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "input.h"
+#include "markbase.h"
+#include "plan.h"
+
+namespace mb {
+
+// Thrown inside the library only; abi.cpp turns it into a status and a text.
+struct Error {
+  mb_status status;
+  std::string text;
+};
+
+[[noreturn]] void fail(mb_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Bytes on a device. Reference counted through shared_ptr; the C handle holds one reference.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void read(uint64_t offset, void *destination, uint64_t bytes) = 0;
+  virtual void write(uint64_t offset, const void *source, uint64_t bytes) = 0;
+  virtual void fill(uint64_t offset, uint64_t bytes, uint8_t value) = 0;
+  virtual void copy_from(uint64_t offset, Buffer &source, uint64_t source_offset, uint64_t bytes) = 0;
+
+  uint64_t size = 0;           // bytes
+  bool writable = false;       // false: a mapped file
+  uint8_t *host = nullptr;     // host address, where the device has one
+};
+
+// A decoded tensor: extents checked against its buffer.
+struct Tensor {
+  Format format;
+  uint32_t bits = 0, group = 0;  // quantised formats
+  uint32_t buffer = 0;           // index into Plan::buffers
+  uint64_t offset = 0;           // bytes
+  uint32_t rank = 0;
+  int64_t dims[5] = {};             // constants, or -1 - Symbol
+  uint64_t max_bytes = 0;           // with every symbol at its maximum
+  const Tensor *scales = nullptr;   // [N, K / group]
+  const Tensor *biases = nullptr;   // [N, K / group]
+};
+
+struct Op {
+  OpKind kind;
+  uint32_t flags = 0, layer = kNone;
+  const Tensor *operands[kMaxOperands] = {};  // null where absent
+  uint32_t ints[8] = {};
+  float floats[8] = {};
+};
+
+// A decoded and checked plan. Owns its tensors; pointers into them stay valid as long as the plan lives.
+struct Plan {
+  uint32_t flags = 0;
+  uint32_t group_count = 0, vocabulary_size = 0;
+  uint64_t symbol_max[kSymbolCount] = {};
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  std::vector<Op> ops;
+  std::vector<const Tensor *> outputs;
+  std::vector<std::shared_ptr<Buffer>> buffers;  // bound
+};
+
+// Decodes, checks every record and binds the buffers; throws Error. `weight_alignment` is the device's rule for tensors in
+// read-only buffers, in bytes (elements must be aligned to their own size in any case).
+std::unique_ptr<Plan> decode_plan(const void *bytes, uint64_t size, std::vector<std::shared_ptr<Buffer>> buffers,
+                                  uint64_t weight_alignment);
+
+// A checked input block: views into the caller's bytes.
+struct Input {
+  InputHeader header;
+  const uint32_t *token, *position, *sequence, *row_class, *out_row;
+  struct Group {
+    const uint32_t *start, *first, *count;  // [sequences]
+  };
+  std::vector<Group> groups;
+  const uint32_t *table;  // all groups' page ids
+  const uint32_t *adjustment_start, *adjustment_id;
+  const float *adjustment_multiply, *adjustment_add, *temperature;
+  const uint32_t *mask_of, *mask;
+
+  uint64_t symbol(uint32_t index) const;  // live value of a Symbol
+  // Page id that holds `position` of `sequence` in group `g`, or kNoPage.
+  uint32_t page(uint32_t g, uint32_t sequence, uint32_t position) const;
+};
+
+// Checks counts against the plan's maxima, tokens, positions, that every page an attention op will read or write
+// is present and inside its KV tensor, and that no two rows write one slot; throws Error.
+Input check_input(const Plan &plan, const void *bytes, uint64_t size);
+
+struct RunStatistics {
+  uint64_t wall_ns = 0, device_ns = 0, dispatches = 0, command_buffers = 0, waits = 0;
+};
+
+struct Memory {  // bytes, see mb_device_memory
+  std::atomic<uint64_t> mapped{0}, created{0}, repacked{0}, scratch{0}, peak{0}, buffers{0}, passes{0};
+};
+
+class Pass {
+ public:
+  virtual ~Pass() = default;
+  // Executes every op. The caller holds the device's run lock. Checks `cancelled` between ops.
+  virtual RunStatistics run(const Input &input) = 0;
+  virtual std::string info() const = 0;  // JSON of mb_pass_info
+
+  std::unique_ptr<Plan> plan;
+  std::atomic<bool> cancelled{false};
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::shared_ptr<Buffer> create_buffer(uint64_t bytes) = 0;
+  virtual std::shared_ptr<Buffer> map_file(const std::string &path, uint64_t offset, uint64_t bytes) = 0;
+  virtual std::unique_ptr<Pass> compile(std::unique_ptr<Plan> plan) = 0;
+  virtual std::string info() const = 0;  // JSON of mb_device_info
+  virtual uint64_t weight_alignment() const = 0;
+
+  Memory memory;
+};
+
+// Each device's factory; options is the JSON text of mb_device_open. Throws Error(MB_NO_DEVICE) where it cannot run.
+std::shared_ptr<Device> open_cpu_device(const std::string &options);
+
+}  // namespace mb
