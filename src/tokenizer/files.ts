@@ -1,0 +1,88 @@
+/** Reads the tokenizer files of a checkpoint from a folder or the network. */
+import { MissingPermission, TokenizerError } from "../errors.ts";
+
+/** Larger than any tokenizer file known, small enough to keep a wrong file from filling memory. */
+const MAX_BYTES = 256 * 2 ** 20;
+
+/**
+ * Bytes of the file `name` in a folder (path, or URL with `file:`, `http:` or `https:`), or undefined when there is
+ * none. Throws TokenizerError, MissingPermission, or the signal's reason.
+ */
+export async function readTokenizerFile(
+  folder: string | URL,
+  name: string,
+  signal: AbortSignal | undefined,
+): Promise<Uint8Array | undefined> {
+  const url = urlOf(folder, name);
+  try {
+    if (url === undefined || url.protocol === "file:") {
+      const path = url ?? `${folder}/${name}`;
+      checkSize((await Deno.stat(path)).size, name);
+      return await Deno.readFile(path, { signal });
+    }
+    const response = await fetch(url, { signal });
+    if (response.status === 404) {
+      await response.body?.cancel();
+      return undefined;
+    }
+    if (!response.ok) {
+      await response.body?.cancel();
+      throw new TokenizerError(
+        "tokenizer_fetch",
+        `${url.href} answered ${response.status}. Check the address, or try again later.`,
+      );
+    }
+    checkSize(Number(response.headers.get("content-length") ?? 0), name);
+    return new Uint8Array(await response.arrayBuffer());
+  } catch (error) {
+    signal?.throwIfAborted();
+    if (error instanceof Deno.errors.NotFound || error instanceof Deno.errors.NotADirectory) return undefined;
+    if (error instanceof Deno.errors.NotCapable) {
+      const local = url === undefined || url.protocol === "file:";
+      const flag = local ? `--allow-read=${folder}` : `--allow-net=${url.host}`;
+      throw new MissingPermission(flag, `to read ${name}`, { cause: error });
+    }
+    if (error instanceof TokenizerError) throw error;
+    throw new TokenizerError("tokenizer_read", `${name} in ${folder} cannot be read: ${messageOf(error)}.`, {
+      cause: error,
+    });
+  }
+}
+
+/** The file's URL, or undefined when `folder` is a path. */
+function urlOf(folder: string | URL, name: string): URL | undefined {
+  if (typeof folder === "string" && !/^(https?|file):/.test(folder)) return undefined;
+  const base = new URL(folder);
+  if (!base.pathname.endsWith("/")) base.pathname += "/";
+  return new URL(name, base);
+}
+
+function checkSize(bytes: number, name: string): void {
+  if (bytes <= MAX_BYTES) return;
+  throw new TokenizerError(
+    "tokenizer_too_large",
+    `${name} has ${bytes} bytes; at most ${MAX_BYTES} are read. Check that it is a tokenizer file.`,
+  );
+}
+
+/** The JSON object in a file; `name` is for messages. Throws TokenizerError. */
+export function parseJsonObject(json: Uint8Array | string, name: string): object {
+  let value: unknown;
+  try {
+    value = JSON.parse(
+      typeof json === "string" ? json : new TextDecoder("utf-8", { fatal: true }).decode(json),
+    );
+  } catch (error) {
+    throw new TokenizerError(
+      "tokenizer_malformed",
+      `${name} is not valid JSON: ${messageOf(error)}. The file is damaged or truncated; fetch it again.`,
+      { cause: error },
+    );
+  }
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
+  throw new TokenizerError("tokenizer_malformed", `${name} does not hold a JSON object. Fetch it again.`);
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

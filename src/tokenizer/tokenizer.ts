@@ -1,0 +1,249 @@
+/** Text to token ids and back, as the checkpoint's own tokenizer file says. */
+import { TokenizerError } from "../errors.ts";
+import { AddedMatcher } from "./added.ts";
+import { Bpe } from "./bpe.ts";
+import { parseJsonObject, readTokenizerFile } from "./files.ts";
+import { vocabularyFromJson } from "./json.ts";
+import { type Piece, TokenStream, Utf8Assembler } from "./stream.ts";
+import { byteOfToken, replaceAll, type Vocabulary } from "./vocabulary.ts";
+
+/** How to encode. */
+export interface EncodeOptions {
+  /**
+   * Recognise control tokens in the text. By default they are not, so that text from a user can never become
+   * one.
+   */
+  special?: boolean;
+}
+
+/** How to decode. */
+export interface DecodeOptions {
+  /** Leave control tokens out of the text. */
+  skipSpecial?: boolean;
+}
+
+/** A part of a prompt: text that cannot become a control token, or one control token by text or id. */
+export type Segment = { readonly text: string } | { readonly control: number | string };
+
+/** How to load a tokenizer. */
+export interface LoadTokenizerOptions {
+  /** Cancels the load; it then rejects with the signal's reason. */
+  signal?: AbortSignal;
+}
+
+/** Added tokens in the two forms that they are looked for. */
+interface Matchers {
+  readonly given: AddedMatcher;
+  readonly normalized: AddedMatcher;
+}
+
+/** A byte-pair tokenizer over one {@link Vocabulary}; immutable, safe to share. */
+export class Tokenizer {
+  /** Number of ids; every id below it is a token. */
+  readonly vocabularySize: number;
+  /** The token that begins a sequence. `encode` does not add it. */
+  readonly bos: number | undefined;
+  /** The token that ends a sequence. */
+  readonly eos: number | undefined;
+  /** Every id after which generation stops: the union of all that the tokenizer's files name. */
+  readonly stops: ReadonlySet<number>;
+  /** Text → id of each control token. */
+  readonly controlTokens: ReadonlyMap<string, number>;
+
+  readonly #vocabulary: Vocabulary;
+  readonly #ids: ReadonlyMap<string, number>;
+  readonly #controlIds: ReadonlySet<number>;
+  readonly #bpe: Bpe;
+  readonly #plain: Matchers; // ordinary added tokens
+  readonly #special: Matchers; // these and the control tokens
+
+  /** Throws TokenizerError when the vocabulary contradicts itself. */
+  constructor(vocabulary: Vocabulary) {
+    const { tokens, added } = vocabulary;
+    this.#vocabulary = vocabulary;
+    this.vocabularySize = tokens.length;
+    this.bos = vocabulary.bos;
+    this.eos = vocabulary.eos;
+    this.stops = new Set(vocabulary.stops);
+
+    // GGUF files may give two ids one text; the first is the one that text maps to.
+    const ids = new Map<string, number>();
+    tokens.forEach((text, id) => {
+      if (!ids.has(text)) ids.set(text, id);
+    });
+    for (const { id, text } of added) {
+      if (tokens[id] === text && text !== "") ids.set(text, id);
+      else {
+        throw new TokenizerError(
+          "added_token_mismatch",
+          `Added token ${JSON.stringify(text)} claims id ${id}, which is ${JSON.stringify(tokens[id])}. ` +
+            `The tokenizer file is damaged; fetch it again.`,
+        );
+      }
+    }
+    this.#ids = ids;
+    const control = added.filter((token) => token.control);
+    this.controlTokens = new Map(control.map((token) => [token.text, token.id]));
+    this.#controlIds = new Set(control.map((token) => token.id));
+    this.#bpe = new Bpe(vocabulary, ids);
+    this.#plain = matchers(vocabulary, false);
+    this.#special = matchers(vocabulary, true);
+  }
+
+  /**
+   * Token ids of a text, without a BOS. Lone surrogates count as U+FFFD. Without `special`, no id in the result is
+   * a control token, except the unknown token of a vocabulary that cannot spell some character at all.
+   */
+  encode(text: string, options: EncodeOptions = {}): number[] {
+    const ids: number[] = [];
+    this.#encodeInto(text, options.special === true ? this.#special : this.#plain, ids);
+    return ids;
+  }
+
+  /**
+   * Ids of a prompt made of text and control tokens. Adjacent texts are encoded as one, so the ids do not depend on
+   * where text was cut. Throws TokenizerError for a control token that this vocabulary does not have.
+   */
+  encodeSegments(segments: readonly Segment[]): number[] {
+    const ids: number[] = [];
+    let text = "";
+    for (const segment of segments) {
+      if ("text" in segment) {
+        text += segment.text;
+        continue;
+      }
+      this.#encodeInto(text, this.#plain, ids);
+      text = "";
+      ids.push(this.#controlId(segment.control));
+    }
+    this.#encodeInto(text, this.#plain, ids);
+    return ids;
+  }
+
+  /**
+   * Text of ids. Bytes that make no valid UTF-8 become U+FFFD, one for each byte. Throws TokenizerError for an id
+   * outside the vocabulary.
+   */
+  decode(ids: Iterable<number>, options: DecodeOptions = {}): string {
+    const bytes = new Utf8Assembler();
+    const texts: string[] = [];
+    for (const id of ids) {
+      const piece = this.#pieceOf(id, options.skipSpecial === true);
+      if (piece === undefined) continue;
+      texts.push(typeof piece === "number" ? bytes.push(piece) : bytes.flush() + piece);
+    }
+    texts.push(bytes.flush());
+    return texts.join("");
+  }
+
+  /** A decoder for ids that arrive one by one. */
+  stream(options: DecodeOptions = {}): TokenStream {
+    return new TokenStream((id) => this.#pieceOf(id, options.skipSpecial === true));
+  }
+
+  /** Id of the token with exactly this raw text, control tokens included. */
+  id(token: string): number | undefined {
+    return this.#ids.get(token);
+  }
+
+  /** Raw text of a token (`▁` for a space, `<0x0A>` for a byte). Throws TokenizerError for an id outside the vocabulary. */
+  token(id: number): string {
+    const text = this.#vocabulary.tokens[id];
+    if (text !== undefined) return text;
+    throw new TokenizerError(
+      "unknown_id",
+      `Token id ${id} is outside the vocabulary of ${this.vocabularySize} tokens. ` +
+        `Use ids that this tokenizer or its model made.`,
+    );
+  }
+
+  /** Whether an id is a control token, such as a turn marker or a media placeholder. */
+  isControl(id: number): boolean {
+    return this.#controlIds.has(id);
+  }
+
+  #encodeInto(text: string, matchers: Matchers, ids: number[]): void {
+    if (text === "") return;
+    const push = (id: number) => {
+      ids.push(id);
+    };
+    const merge = (part: string) => this.#bpe.encode(part, ids);
+    matchers.given.split(text.toWellFormed(), (part) => {
+      matchers.normalized.split(replaceAll(part, this.#vocabulary.normalize), merge, push);
+    }, push);
+  }
+
+  #controlId(control: number | string): number {
+    const id = typeof control === "string" ? this.controlTokens.get(control) : control;
+    if (id !== undefined && this.isControl(id)) return id;
+    throw new TokenizerError(
+      "not_control",
+      `${JSON.stringify(control)} is not a control token of this vocabulary. ` +
+        `Use one of controlTokens, or pass it as text.`,
+    );
+  }
+
+  #pieceOf(id: number, skipSpecial: boolean): Piece {
+    const text = this.token(id);
+    if (this.#controlIds.has(id)) {
+      return skipSpecial ? undefined : replaceAll(text, this.#vocabulary.denormalize);
+    }
+    const byte = this.#vocabulary.byteFallback ? byteOfToken(text) : undefined;
+    return byte ?? replaceAll(text, this.#vocabulary.denormalize);
+  }
+}
+
+function matchers(vocabulary: Vocabulary, control: boolean): Matchers {
+  const wanted = vocabulary.added.filter((token) => control || !token.control);
+  return {
+    given: new AddedMatcher(wanted.filter((token) => !token.normalized).map(({ text, id }) => [text, id])),
+    normalized: new AddedMatcher(
+      wanted.filter((token) => token.normalized)
+        .map(({ text, id }) => [replaceAll(text, vocabulary.normalize), id] as const)
+        .filter(([text]) => text !== ""),
+    ),
+  };
+}
+
+/**
+ * A tokenizer from the contents of `tokenizer.json`: bytes, text or parsed. `config` is the parsed
+ * `tokenizer_config.json`, `generation` the parsed `generation_config.json`. Throws TokenizerError.
+ */
+export function parseTokenizer(
+  json: Uint8Array | string | object,
+  config?: object,
+  generation?: object,
+): Tokenizer {
+  const raw = typeof json === "string" || json instanceof Uint8Array;
+  const parsed = raw ? parseJsonObject(json, "tokenizer.json") : json;
+  return new Tokenizer(vocabularyFromJson(parsed, config, generation));
+}
+
+/**
+ * The tokenizer in a folder, given as a path or as a `file:`, `http:` or `https:` URL. Reads `tokenizer.json` and,
+ * where present, `tokenizer_config.json` and `generation_config.json`. Throws TokenizerError for missing and
+ * malformed files, MissingPermission when Deno forbids reading them.
+ *
+ * ```ts
+ * const tokenizer = await loadTokenizer("examples/tiny");
+ * tokenizer.decode(tokenizer.encode("What is 2 + 3?")); // "What is 2 + 3?"
+ * ```
+ */
+export async function loadTokenizer(
+  folder: string | URL,
+  options: LoadTokenizerOptions = {},
+): Promise<Tokenizer> {
+  const [json, config, generation] = await Promise.all(
+    ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].map(async (name) => {
+      const bytes = await readTokenizerFile(folder, name, options.signal);
+      return bytes && parseJsonObject(bytes, name);
+    }),
+  );
+  if (json === undefined) {
+    throw new TokenizerError(
+      "tokenizer_missing",
+      `There is no tokenizer.json in ${folder}. Download it from the model's page into that folder.`,
+    );
+  }
+  return parseTokenizer(json, config, generation);
+}
