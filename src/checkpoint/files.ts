@@ -1,0 +1,109 @@
+/** Reading parts of files, with errors that say which file, and which permission flag is missing. */
+import { CheckpointError, MissingPermission } from "../errors.ts";
+import { decodeUtf8 } from "./json.ts";
+
+const MAX_TEXT_BYTES = 64 * 1024 * 1024;
+
+/** One file of a checkpoint. */
+export interface FileEntry {
+  /** As opened. */
+  path: string;
+  /** In bytes. */
+  size: number;
+}
+
+/** An open file; `using` closes it. */
+export interface OpenFile extends FileEntry, Disposable {
+  /** Positioned anywhere. */
+  readonly handle: Deno.FsFile;
+}
+
+/** Opens `name` in `folder` (or the path `name` itself without a folder) for reading. */
+export async function openFile(folder: string | null, name: string): Promise<OpenFile> {
+  const path = folder === null ? name : join(folder, name);
+  const handle = await guard(path, folder ?? path, () => Deno.open(path, { read: true }));
+  try {
+    const info = await handle.stat();
+    if (!info.isFile) throw new CheckpointError("missing_file", `${path} is not a file.`);
+    return { path, size: info.size, handle, [Symbol.dispose]: () => handle.close() };
+  } catch (error) {
+    handle.close();
+    throw error;
+  }
+}
+
+/** Reads `length` bytes from `offset`. Throws `CheckpointError` if the file ends before. */
+export async function readRange(
+  { handle, path }: OpenFile,
+  offset: number,
+  length: number,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const bytes = new Uint8Array(length);
+  await handle.seek(offset, Deno.SeekMode.Start);
+  for (let filled = 0; filled < length;) {
+    const count = await handle.read(bytes.subarray(filled));
+    if (count === null) {
+      throw new CheckpointError(
+        "truncated_file",
+        `${path} ended at byte ${offset + filled}, but ${offset + length} were expected. Download it again.`,
+      );
+    }
+    filled += count;
+  }
+  return bytes;
+}
+
+/** Reads a whole text file; null if it is `optional` and absent. */
+export async function readText(folder: string, name: string, optional: boolean): Promise<string | null> {
+  if (optional && await sizeOf(join(folder, name), folder) === null) return null;
+  using file = await openFile(folder, name);
+  if (file.size > MAX_TEXT_BYTES) {
+    throw new CheckpointError(
+      "invalid_config",
+      `${name} has ${file.size} bytes; the limit is ${MAX_TEXT_BYTES}.`,
+    );
+  }
+  return decodeUtf8(await readRange(file, 0, file.size), "invalid_config", name);
+}
+
+/** Size in bytes of the file at `path`; null for a folder and for an absent file. */
+export async function sizeOf(path: string, permission: string): Promise<number | null> {
+  try {
+    const info = await guard(path, permission, () => Deno.stat(path));
+    return info.isDirectory ? null : info.size;
+  } catch (error) {
+    if (error instanceof CheckpointError && error.code === "missing_file") return null;
+    throw error;
+  }
+}
+
+/** Names of all files of a folder, sorted. */
+export async function listFiles(folder: string): Promise<string[]> {
+  return await guard(folder, folder, async () => {
+    const names: string[] = [];
+    for await (const entry of Deno.readDir(folder)) if (!entry.isDirectory) names.push(entry.name);
+    return names.sort();
+  });
+}
+
+/** Runs a file operation and turns its failure into an error of this library. */
+async function guard<T>(path: string, permission: string, operation: () => Promise<T>): Promise<T> {
+  try {
+    return await operation();
+  } catch (cause) {
+    if (cause instanceof Deno.errors.NotCapable) {
+      throw new MissingPermission(`--allow-read=${permission}`, "to open the checkpoint", { cause });
+    }
+    if (cause instanceof Deno.errors.NotFound || cause instanceof Deno.errors.NotADirectory) {
+      throw new CheckpointError("missing_file", `${path} does not exist. Download it, or correct the path.`, {
+        cause,
+      });
+    }
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new CheckpointError("unreadable_file", `${path} cannot be read: ${reason}.`, { cause });
+  }
+}
+
+function join(folder: string, name: string): string {
+  return /[/\\]$/.test(folder) ? folder + name : `${folder}/${name}`;
+}

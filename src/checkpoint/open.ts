@@ -1,0 +1,186 @@
+/** Opens a checkpoint on disk: reads headers and configs, never the bulk of the weights. */
+import { CheckpointError, InvalidArgument } from "../errors.ts";
+import { type ModelConfig, parseConfig } from "./config.ts";
+import { type FileEntry, listFiles, openFile, readRange, readText, sizeOf } from "./files.ts";
+import { firstNonFinite } from "./finite.ts";
+import { CONFIG_LIMITS, parseStrictJson } from "./json.ts";
+import { headerLength, parseHeader } from "./safetensors.ts";
+import { checkAgainstIndex, joinShards, parseShardIndex, SHARD_INDEX } from "./shards.ts";
+import type { RawTensor } from "./tensor.ts";
+import { type TextWeights, textWeights, vectorsOf } from "./weights.ts";
+
+/** Most bytes that `readTensor` takes into memory. */
+export const MAX_READ_BYTES: number = 64 * 1024 * 1024;
+
+/** Something about a checkpoint that a user should know but that does not stop it from running. */
+export interface CheckpointWarning {
+  /** What it is about. */
+  code: "unexpected_tensors";
+  /** For people. */
+  message: string;
+  /** Names of the tensors in question. */
+  names: string[];
+}
+
+/** An open checkpoint. It holds no file handles. */
+export interface Checkpoint {
+  /** Folder of the files. */
+  folder: string;
+  /** The files that `FileRange.file` counts. */
+  files: FileEntry[];
+  /** Every tensor of every file by its name in the file. */
+  tensors: ReadonlyMap<string, RawTensor>;
+  /** The checked architecture. */
+  config: ModelConfig;
+  /** The JSON of `config.json`. */
+  rawConfig: Record<string, unknown>;
+  /** Grows when `weights` finds something. */
+  warnings: CheckpointWarning[];
+  /** The text network by role, built once. Throws `CheckpointError` that names what is missing or misshapen. */
+  weights(): TextWeights;
+  /** The bytes of one small tensor (`MAX_READ_BYTES` at most). */
+  readTensor(name: string): Promise<Uint8Array<ArrayBuffer>>;
+  /** Reads the norms and scalars of `weights` and throws `CheckpointError` that names the first with a NaN or Inf. */
+  checkFinite(): Promise<void>;
+}
+
+/**
+ * Opens a folder with `config.json` and safetensors files, or one `.safetensors` file beside its `config.json`.
+ * Throws `CheckpointError`, or `MissingPermission` with the flag that is missing.
+ */
+export async function openCheckpoint(source: string): Promise<Checkpoint> {
+  const { folder, file } = await locate(source);
+  const { config, rawConfig } = await readConfig(folder);
+  const index = file === null ? await readText(folder, SHARD_INDEX, true) : null;
+  const shardOf = index === null ? null : parseShardIndex(index);
+  const names = shardOf !== null
+    ? [...new Set(shardOf.values())].sort()
+    : [file ?? await findSingleFile(folder)];
+  const { files, tensors } = await readHeaders(folder, names);
+  if (shardOf !== null) checkAgainstIndex(tensors, shardOf, names);
+
+  const warnings: CheckpointWarning[] = [];
+  let built: TextWeights | null = null;
+  const weights = (): TextWeights => {
+    if (built !== null) return built;
+    built = textWeights(tensors.values(), config);
+    if (built.unexpected.length > 0) {
+      warnings.push({
+        code: "unexpected_tensors",
+        message: `${built.unexpected.length} tensors have no role in this model and are not used.`,
+        names: built.unexpected,
+      });
+    }
+    return built;
+  };
+  return {
+    folder,
+    files,
+    tensors,
+    config,
+    rawConfig,
+    warnings,
+    weights,
+    readTensor: (name) => readTensor(files, tensors, name),
+    checkFinite: () => checkFinite(files, weights()),
+  };
+}
+
+/** Reads only the configs of a folder (or of the folder of a file): enough for `explain` without weights. */
+export async function readConfig(
+  folder: string,
+): Promise<{ config: ModelConfig; rawConfig: Record<string, unknown> }> {
+  const rawConfig = await readJson(folder, "config.json", false);
+  const generation = await readJson(folder, "generation_config.json", true);
+  return { config: parseConfig(rawConfig, generation), rawConfig: rawConfig as Record<string, unknown> };
+}
+
+async function readJson(folder: string, name: string, optional: boolean): Promise<unknown> {
+  const text = await readText(folder, name, optional);
+  return text === null ? null : parseStrictJson(text, "invalid_config", name, CONFIG_LIMITS);
+}
+
+/** Splits a source into its folder and, if it names one file, that file. */
+async function locate(source: string): Promise<{ folder: string; file: string | null }> {
+  if (source.endsWith(".safetensors")) {
+    const slash = Math.max(
+      source.lastIndexOf("/"),
+      Deno.build.os === "windows" ? source.lastIndexOf("\\") : -1,
+    );
+    return { folder: slash < 0 ? "." : source.slice(0, slash) || "/", file: source.slice(slash + 1) };
+  }
+  if (await sizeOf(source, source) !== null) {
+    throw new CheckpointError(
+      "unsupported_file",
+      `${source} is neither a folder nor a .safetensors file. Name the folder that holds config.json.`,
+    );
+  }
+  return { folder: source, file: null };
+}
+
+/** The one safetensors file of a folder without an index. */
+async function findSingleFile(folder: string): Promise<string> {
+  const names = (await listFiles(folder)).filter((name) => name.endsWith(".safetensors"));
+  if (names.includes("model.safetensors")) return "model.safetensors";
+  if (names.length === 1) return names[0];
+  throw new CheckpointError(
+    "missing_file",
+    names.length === 0
+      ? `${folder} holds no .safetensors file. Download the weights too.`
+      : `${folder} holds ${names.length} .safetensors files but no ${SHARD_INDEX}. Download the index too.`,
+  );
+}
+
+async function readHeaders(
+  folder: string,
+  names: string[],
+): Promise<{ files: FileEntry[]; tensors: Map<string, RawTensor> }> {
+  const files: FileEntry[] = [];
+  const shards: RawTensor[][] = [];
+  for (const [index, name] of names.entries()) {
+    using file = await openFile(folder, name);
+    const prefix = await readRange(file, 0, Math.min(8, file.size));
+    const length = headerLength(prefix, file.size, name);
+    shards.push(parseHeader(await readRange(file, 8, length), file.size, name, index).tensors);
+    files.push({ path: file.path, size: file.size });
+  }
+  return { files, tensors: joinShards(shards, names) };
+}
+
+async function readTensor(
+  files: FileEntry[],
+  tensors: ReadonlyMap<string, RawTensor>,
+  name: string,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const tensor = tensors.get(name);
+  if (tensor === undefined) {
+    throw new CheckpointError("missing_tensor", `Tensor "${name}" is missing from the checkpoint.`);
+  }
+  const { file, offset, length } = tensor.data;
+  if (length > MAX_READ_BYTES) {
+    throw new InvalidArgument(
+      `Tensor "${name}" has ${length} bytes; readTensor takes ${MAX_READ_BYTES} at most.`,
+    );
+  }
+  using handle = await openFile(null, files[file].path);
+  return await readRange(handle, offset, length);
+}
+
+async function checkFinite(files: FileEntry[], weights: TextWeights): Promise<void> {
+  const vectors = vectorsOf(weights);
+  for (const [index, entry] of files.entries()) {
+    const own = vectors.filter((vector) => vector.parts.data.file === index);
+    if (own.length === 0) continue;
+    using handle = await openFile(null, entry.path);
+    for (const { name, format, parts } of own) {
+      const bad = firstNonFinite(await readRange(handle, parts.data.offset, parts.data.length), format);
+      if (bad !== null) {
+        throw new CheckpointError(
+          "not_finite",
+          `Tensor "${name}" is ${bad.value} at element ${bad.index}; a norm or scalar must be finite. ` +
+            `Download or convert the checkpoint again.`,
+        );
+      }
+    }
+  }
+}
