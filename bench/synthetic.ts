@@ -1,0 +1,276 @@
+/**
+ * Writes a checkpoint of a real model's shape with random MLX 4-bit weights, for speed and memory measurements.
+ *
+ *     deno run -A bench/synthetic.ts e2b FOLDER
+ *
+ * The text it generates is noise. Codes are uniform random, scales are such that weights have a standard deviation near
+ * 0.02; norms are near 1 and layer scalars near 0.5, so that activations stay in a natural range.
+ */
+
+/** The sizes that make a text stack. */
+export interface Shape {
+  hidden: number;
+  layers: number;
+  /** every n-th layer is full attention */ fullEvery: number;
+  mlp: number;
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  globalHeadDim: number;
+  window: number;
+  /** per-layer inputs; 0: none */ perLayer: number;
+  /** last layers that read another layer's K and V */ sharedKv: number;
+  doubleWide: boolean;
+  vocabulary: number;
+}
+
+/** Shapes of the published models. */
+export const shapes: Record<string, Shape> = {
+  e2b: {
+    hidden: 1536,
+    layers: 35,
+    fullEvery: 5,
+    mlp: 6144,
+    heads: 8,
+    kvHeads: 1,
+    headDim: 256,
+    globalHeadDim: 512,
+    window: 512,
+    perLayer: 256,
+    sharedKv: 20,
+    doubleWide: true,
+    vocabulary: 262144,
+  },
+  e4b: {
+    hidden: 2560,
+    layers: 42,
+    fullEvery: 6,
+    mlp: 10240,
+    heads: 8,
+    kvHeads: 2,
+    headDim: 256,
+    globalHeadDim: 512,
+    window: 512,
+    perLayer: 256,
+    sharedKv: 18,
+    doubleWide: false,
+    vocabulary: 262144,
+  },
+};
+
+const GROUP = 64;
+const BITS = 4;
+
+interface Entry {
+  name: string;
+  dtype: "U32" | "BF16";
+  shape: number[];
+  bytes: number;
+  fill: (chunk: Uint8Array, offset: number) => void;
+}
+
+/** Deterministic noise: one pool of random words, read from a different place for each tensor. */
+class Noise {
+  readonly #pool = new Uint8Array(1 << 24);
+  #next = 0;
+
+  constructor(seed: number) {
+    const words = new Uint32Array(this.#pool.buffer);
+    let state = seed >>> 0 || 1;
+    for (let i = 0; i < words.length; i++) {
+      state ^= state << 13;
+      state >>>= 0;
+      state ^= state >>> 17;
+      state ^= state << 5;
+      state >>>= 0;
+      words[i] = state;
+    }
+  }
+
+  /** A filler that copies pool bytes, starting somewhere new. */
+  codes(): Entry["fill"] {
+    const start = this.#next = (this.#next + 7_340_033 * 4) % this.#pool.length;
+    return (chunk, offset) => {
+      let at = 0;
+      while (at < chunk.length) {
+        const from = (start + offset + at) % this.#pool.length;
+        const part = this.#pool.subarray(from, Math.min(this.#pool.length, from + chunk.length - at));
+        chunk.set(part, at);
+        at += part.length;
+      }
+    };
+  }
+
+  /** bf16 values near `mean`, spread by `spread` on either side. */
+  near(mean: number, spread: number): Entry["fill"] {
+    const codes = this.codes();
+    const table = new Uint16Array(256);
+    const value = new DataView(new ArrayBuffer(4));
+    for (let i = 0; i < 256; i++) {
+      value.setFloat32(0, mean + spread * (i / 127.5 - 1));
+      table[i] = value.getUint16(0);
+    }
+    return (chunk, offset) => {
+      codes(chunk, offset);
+      const values = new Uint16Array(chunk.buffer, chunk.byteOffset, chunk.length / 2);
+      for (let i = 0; i < values.length; i++) values[i] = table[values[i] & 255];
+    };
+  }
+}
+
+/** Every tensor of a model of this shape, in MLX names. */
+function entries(shape: Shape, noise: Noise): Entry[] {
+  const list: Entry[] = [];
+  const root = "language_model.model.";
+  const bf16 = (name: string, dims: number[], fill: Entry["fill"]) =>
+    list.push({ name, dtype: "BF16", shape: dims, bytes: 2 * dims.reduce((a, b) => a * b, 1), fill });
+  const norm = (name: string, width: number) => bf16(`${root}${name}.weight`, [width], noise.near(1, 0.1));
+  const linear = (name: string, rows: number, columns: number) => {
+    const words = columns * BITS / 32;
+    list.push({
+      name: `${root}${name}.weight`,
+      dtype: "U32",
+      shape: [rows, words],
+      bytes: rows * words * 4,
+      fill: noise.codes(),
+    });
+    bf16(`${root}${name}.scales`, [rows, columns / GROUP], noise.near(0.0043, 0.0004));
+    bf16(`${root}${name}.biases`, [rows, columns / GROUP], noise.near(-0.0043 * 7.5, 0.003));
+  };
+  const { hidden, perLayer, layers, vocabulary } = shape;
+  linear("embed_tokens", vocabulary, hidden);
+  norm("norm", hidden);
+  if (perLayer > 0) {
+    linear("embed_tokens_per_layer", vocabulary, layers * perLayer);
+    linear("per_layer_model_projection", layers * perLayer, hidden);
+    norm("per_layer_projection_norm", perLayer);
+  }
+  for (let i = 0; i < layers; i++) {
+    const full = (i + 1) % shape.fullEvery === 0;
+    const headDim = full ? shape.globalHeadDim : shape.headDim;
+    const shared = i >= layers - shape.sharedKv;
+    const mlp = shape.mlp * (shared && shape.doubleWide ? 2 : 1);
+    const layer = (name: string) => `layers.${i}.${name}`;
+    norm(layer("input_layernorm"), hidden);
+    norm(layer("post_attention_layernorm"), hidden);
+    norm(layer("pre_feedforward_layernorm"), hidden);
+    norm(layer("post_feedforward_layernorm"), hidden);
+    norm(layer("self_attn.q_norm"), headDim);
+    linear(layer("self_attn.q_proj"), shape.heads * headDim, hidden);
+    linear(layer("self_attn.o_proj"), hidden, shape.heads * headDim);
+    if (!shared) {
+      norm(layer("self_attn.k_norm"), headDim);
+      linear(layer("self_attn.k_proj"), shape.kvHeads * headDim, hidden);
+      linear(layer("self_attn.v_proj"), shape.kvHeads * headDim, hidden);
+    }
+    linear(layer("mlp.gate_proj"), mlp, hidden);
+    linear(layer("mlp.up_proj"), mlp, hidden);
+    linear(layer("mlp.down_proj"), hidden, mlp);
+    if (perLayer > 0) {
+      linear(layer("per_layer_input_gate"), perLayer, hidden);
+      linear(layer("per_layer_projection"), hidden, perLayer);
+      norm(layer("post_per_layer_input_norm"), hidden);
+    }
+    bf16(`${root}${layer("layer_scalar")}`, [1], noise.near(0.5, 0.05));
+  }
+  return list;
+}
+
+/** The `config.json` of a model of this shape. */
+function config(shape: Shape): unknown {
+  const layerTypes = Array.from(
+    { length: shape.layers },
+    (_, i) => (i + 1) % shape.fullEvery === 0 ? "full_attention" : "sliding_attention",
+  );
+  return {
+    architectures: ["Gemma4ForConditionalGeneration"],
+    model_type: "gemma4",
+    audio_config: null,
+    vision_config: null,
+    quantization: { group_size: GROUP, bits: BITS, mode: "affine" },
+    tie_word_embeddings: true,
+    text_config: {
+      model_type: "gemma4_text",
+      attention_k_eq_v: false,
+      bos_token_id: 2,
+      eos_token_id: 1,
+      pad_token_id: 0,
+      enable_moe_block: false,
+      final_logit_softcapping: 30.0,
+      head_dim: shape.headDim,
+      global_head_dim: shape.globalHeadDim,
+      hidden_activation: "gelu_pytorch_tanh",
+      hidden_size: shape.hidden,
+      hidden_size_per_layer_input: shape.perLayer,
+      intermediate_size: shape.mlp,
+      layer_types: layerTypes,
+      max_position_embeddings: 131072,
+      num_attention_heads: shape.heads,
+      num_hidden_layers: shape.layers,
+      num_key_value_heads: shape.kvHeads,
+      num_kv_shared_layers: shape.sharedKv,
+      rms_norm_eps: 1e-6,
+      rope_parameters: {
+        full_attention: { partial_rotary_factor: 0.25, rope_theta: 1000000.0, rope_type: "proportional" },
+        sliding_attention: { rope_theta: 10000.0, rope_type: "default" },
+      },
+      sliding_window: shape.window,
+      tie_word_embeddings: true,
+      use_double_wide_mlp: shape.doubleWide,
+      vocab_size: shape.vocabulary,
+      vocab_size_per_layer_input: shape.vocabulary,
+    },
+  };
+}
+
+const CHUNK = 1 << 22; // bytes written at a time
+
+/** Writes `config.json` and `model.safetensors` into `folder`. */
+export async function writeSynthetic(shape: Shape, folder: string): Promise<void> {
+  await Deno.mkdir(folder, { recursive: true });
+  await Deno.writeTextFile(`${folder}/config.json`, JSON.stringify(config(shape), null, 1));
+  const list = entries(shape, new Noise(20260101));
+  const header: Record<string, unknown> = { __metadata__: { format: "mlx" } };
+  let offset = 0;
+  for (const entry of list) {
+    header[entry.name] = {
+      dtype: entry.dtype,
+      shape: entry.shape,
+      data_offsets: [offset, offset + entry.bytes],
+    };
+    offset += entry.bytes;
+  }
+  let json = JSON.stringify(header);
+  json += " ".repeat((64 - (json.length + 8) % 64) % 64); // so that the data begins at a multiple of 64 bytes
+  const text = new TextEncoder().encode(json);
+  const length = new Uint8Array(8);
+  new DataView(length.buffer).setBigUint64(0, BigInt(text.length), true);
+  const partial = `${folder}/model.safetensors.partial`;
+  using file = await Deno.open(partial, { write: true, create: true, truncate: true });
+  const write = async (bytes: Uint8Array) => {
+    while (bytes.length > 0) bytes = bytes.subarray(await file.write(bytes));
+  };
+  await write(length);
+  await write(text);
+  const chunk = new Uint8Array(CHUNK);
+  for (const entry of list) {
+    for (let at = 0; at < entry.bytes; at += CHUNK) {
+      const part = chunk.subarray(0, Math.min(CHUNK, entry.bytes - at));
+      entry.fill(part, at);
+      await write(part);
+    }
+  }
+  await Deno.rename(partial, `${folder}/model.safetensors`);
+}
+
+if (import.meta.main) {
+  const [name, folder] = Deno.args;
+  const shape = name === undefined ? undefined : shapes[name];
+  if (shape === undefined || folder === undefined) {
+    console.error(`usage: deno run -A bench/synthetic.ts ${Object.keys(shapes).join("|")} FOLDER`);
+    Deno.exit(2);
+  }
+  await writeSynthetic(shape, folder);
+  const { size } = await Deno.stat(`${folder}/model.safetensors`);
+  console.log(`${folder}: ${(size / 1e9).toFixed(2)} GB`);
+}

@@ -1,0 +1,91 @@
+/**
+ * Command-line arguments: typed flags from a table. The untyped `deno-std` parser does the splitting; this file
+ * knows types, refuses unknown flags and writes the help text.
+ */
+import * as untyped from "npm:deno-std@1.4.0/cli/parse_args.js";
+import { InvalidArgument, UnknownOption } from "../errors.ts";
+
+const parseArgs = (untyped as unknown as {
+  parseArgs(args: string[], options: object): Record<string, unknown> & { _: (string | number)[] };
+}).parseArgs;
+
+/** One flag: `--name VALUE`, or `--name` alone when its type is boolean. */
+export interface Flag {
+  type: "string" | "number" | "boolean" | "strings";
+  /** shown in the help */ value?: string;
+  help: string;
+  choices?: readonly string[];
+}
+
+/** Flags by name, without the dashes. */
+export type Flags = Record<string, Flag>;
+
+type ValueOf<F extends Flag> = F["type"] extends "number" ? number
+  : F["type"] extends "boolean" ? boolean
+  : F["type"] extends "strings" ? string[]
+  : string;
+
+/** Parsed values of a flag table; absent flags are undefined. */
+export type Values<T extends Flags> = { [K in keyof T]?: ValueOf<T[K]> };
+
+/**
+ * Parses `args` by a flag table into values and positional words.
+ * Throws {@linkcode UnknownOption} for a flag outside the table and {@linkcode InvalidArgument} for a bad value.
+ */
+export function parseFlags<T extends Flags>(
+  args: readonly string[],
+  flags: T,
+): { values: Values<T>; words: string[] } {
+  const of = (...types: Flag["type"][]) =>
+    Object.keys(flags).filter((name) => types.includes(flags[name].type));
+  const unknown: string[] = [];
+  const parsed = parseArgs([...args], {
+    boolean: of("boolean"),
+    string: [...of("string", "number", "strings"), "_"],
+    collect: of("strings"),
+    unknown: (_argument: string, key?: string) => {
+      if (key !== undefined) unknown.push(key);
+      return key === undefined;
+    },
+  });
+  if (unknown.length > 0) {
+    throw new UnknownOption(
+      `--${unknown[0]}`,
+      Object.keys(flags).map((name) => `--${name}`),
+    );
+  }
+  const given = (name: string) => args.some((arg) => arg === `--${name}` || arg.startsWith(`--${name}=`));
+  const values: Record<string, unknown> = {};
+  for (const [name, flag] of Object.entries(flags)) {
+    if (!given(name)) continue;
+    values[name] = readValue(name, flag, parsed[name]);
+  }
+  return { values: values as Values<T>, words: parsed._.map(String) };
+}
+
+function readValue(name: string, flag: Flag, raw: unknown): unknown {
+  if (flag.type === "boolean") return raw === true;
+  if (flag.type === "strings") return (raw as unknown[]).map(String);
+  const text = Array.isArray(raw) ? String(raw.at(-1)) : String(raw ?? "");
+  if (flag.choices && !flag.choices.includes(text)) {
+    throw new InvalidArgument(`--${name} is "${text}"; it takes one of ${flag.choices.join(", ")}.`);
+  }
+  if (flag.type === "string") return text;
+  const number = Number(text);
+  if (text.trim() === "" || !Number.isFinite(number)) {
+    throw new InvalidArgument(`--${name} is "${text}"; it takes a number.`);
+  }
+  return number;
+}
+
+/** Help lines of a flag table, one a flag. */
+export function describeFlags(flags: Flags): string {
+  const rows = Object.entries(flags).map(([name, flag]) => {
+    const value = flag.type === "boolean"
+      ? ""
+      : ` ${flag.value ?? (flag.choices?.join("|") ?? flag.type.toUpperCase())}`;
+    return [`  --${name}${value}`, flag.help] as const;
+  });
+  const width = Math.max(...rows.map(([left]) => left.length)) + 2;
+  return rows.map(([left, help]) => left.padEnd(width) + help).join("\n");
+}

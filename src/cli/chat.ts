@@ -1,0 +1,155 @@
+/** `markbase chat`: a conversation in the terminal. */
+import { createInterface } from "node:readline/promises";
+import process from "node:process";
+import { load, type Message, type Model } from "../../mod.ts";
+import { describeFlags, parseFlags } from "./args.ts";
+import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
+import { ProgressBar } from "./progress.ts";
+import { style, write } from "./terminal.ts";
+
+const flags = {
+  ...loadFlags,
+  ...generationFlags,
+  system: { type: "string", value: "TEXT", help: "system message" },
+  thinking: { type: "boolean", help: "let the model think first" },
+} as const;
+
+/** Help text of the command. */
+export const help =
+  `markbase chat\n\nTalks with a model. Ctrl-C stops the reply; on an empty line it leaves. /help lists commands.\n\n${
+    describeFlags(flags)
+  }`;
+
+const COMMANDS = `/help            this list
+/system TEXT     start over with a system message
+/clear           start over
+/undo            take back the last question and answer
+/thinking on|off let the model think first
+/stats           tokens and speed of the last reply
+/exit            leave`;
+
+interface Conversation {
+  system: string | undefined;
+  thinking: boolean;
+  messages: Message[];
+  lastStatistics: string;
+}
+
+/** Runs the command with the words after its name. */
+export async function chat(args: string[], signal: AbortSignal): Promise<void> {
+  const { values } = parseFlags(args, flags);
+  using bar = new ProgressBar();
+  await using model = await load(values.model ?? "tiny", {
+    ...loadOptions(values),
+    onProgress: bar.update,
+    signal,
+  });
+  bar.stop();
+  const options = generationOptions(values);
+  const conversation: Conversation = {
+    system: values.system,
+    thinking: values.thinking ?? false,
+    messages: [],
+    lastStatistics: "No reply yet.",
+  };
+  const terminal = createInterface({
+    input: process.stdin,
+    output: process.stdout,
+    terminal: Deno.stdin.isTerminal(),
+  });
+  const prompt = style("> ", "cyan");
+  terminal.setPrompt(prompt);
+  let reply: AbortController | null = null;
+  // Ctrl-C stops the running reply; with none running it leaves.
+  const interrupt = () => reply ? reply.abort(new DOMException("Stopped.", "AbortError")) : terminal.close();
+  terminal.on("SIGINT", interrupt);
+  Deno.addSignalListener("SIGINT", interrupt);
+  try {
+    terminal.prompt();
+    for await (const line of terminal) {
+      const text = line.trim();
+      if (text === "/exit" || text === "/quit") break;
+      if (text.startsWith("/")) await write(Deno.stdout, command(text, conversation) + "\n");
+      else if (text !== "") {
+        reply = new AbortController();
+        await answer(model, conversation, text, { ...options, signal: reply.signal });
+        reply = null;
+      }
+      terminal.prompt();
+    }
+  } finally {
+    Deno.removeSignalListener("SIGINT", interrupt);
+    terminal.close();
+  }
+}
+
+/** Executes a `/` command and returns what to print. */
+export function command(text: string, conversation: Conversation): string {
+  const [name, ...rest] = text.split(/\s+/);
+  const argument = rest.join(" ");
+  switch (name) {
+    case "/help":
+      return COMMANDS;
+    case "/clear":
+      conversation.messages = [];
+      return "A new conversation.";
+    case "/system":
+      conversation.system = argument === "" ? undefined : argument;
+      conversation.messages = [];
+      return argument === "" ? "No system message." : `System message: ${argument}`;
+    case "/undo": {
+      const last = conversation.messages.findLastIndex((message) => message.role === "user");
+      if (last < 0) return "Nothing to take back.";
+      conversation.messages.length = last;
+      return "Took back the last question.";
+    }
+    case "/thinking":
+      if (argument !== "on" && argument !== "off") return "Write /thinking on or /thinking off.";
+      conversation.thinking = argument === "on";
+      return `Thinking is ${argument}.`;
+    case "/stats":
+      return conversation.lastStatistics;
+    default:
+      return `Unknown command ${name}. /help lists them.`;
+  }
+}
+
+async function answer(
+  model: Model,
+  conversation: Conversation,
+  text: string,
+  options: Parameters<Model["stream"]>[1],
+): Promise<void> {
+  const messages: Message[] = [
+    ...(conversation.system === undefined ? [] : [{ role: "system" as const, content: conversation.system }]),
+    ...conversation.messages,
+    { role: "user", content: text },
+  ];
+  const started = performance.now();
+  let said = "";
+  try {
+    for await (const part of model.stream(messages, { ...options, thinking: conversation.thinking })) {
+      if (part.type === "thinking") await write(Deno.stdout, style(part.text, "dim"));
+      else if (part.type === "text") {
+        said += part.text;
+        await write(Deno.stdout, part.text);
+      } else if (part.type === "done") {
+        const { usage, warnings } = part.reply;
+        const seconds = (performance.now() - started) / 1000;
+        conversation.lastStatistics =
+          `${usage.promptTokens} prompt tokens, ${usage.completionTokens} generated in ${
+            seconds.toFixed(2)
+          } s`;
+        for (const warning of warnings) {
+          await write(Deno.stderr, style(`\nwarning: ${warning.message}`, "yellow"));
+        }
+      }
+    }
+  } catch (error) {
+    if (!options?.signal?.aborted) throw error;
+    await write(Deno.stdout, style(" [stopped]", "dim"));
+  }
+  await write(Deno.stdout, "\n");
+  // A stopped reply stays in the conversation as far as it went, so that the model sees what the person saw.
+  conversation.messages.push({ role: "user", content: text }, { role: "assistant", content: said });
+}

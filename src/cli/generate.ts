@@ -1,0 +1,61 @@
+/** `markbase generate`: one prompt in, one answer out. */
+import { load } from "../../mod.ts";
+import { InvalidArgument } from "../errors.ts";
+import { describeFlags, parseFlags } from "./args.ts";
+import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
+import { ProgressBar } from "./progress.ts";
+import { readAll, write } from "./terminal.ts";
+
+const flags = {
+  ...loadFlags,
+  ...generationFlags,
+  system: { type: "string", value: "TEXT", help: "system message" },
+  thinking: { type: "boolean", help: "let the model think first; thoughts go to stderr" },
+  raw: { type: "boolean", help: "continue the text as it stands, without the chat template" },
+  json: { type: "boolean", help: "print the whole reply as one JSON object" },
+} as const;
+
+/** Help text of the command. */
+export const help =
+  `markbase generate [PROMPT…]\n\nAnswers one prompt; without words it reads the prompt from standard input.\n\n${
+    describeFlags(flags)
+  }`;
+
+/** Runs the command with the words after its name. */
+export async function generate(args: string[], signal: AbortSignal): Promise<void> {
+  const { values, words } = parseFlags(args, flags);
+  const prompt = words.length > 0 ? words.join(" ") : await readAll(Deno.stdin.readable);
+  if (prompt.trim() === "") {
+    throw new InvalidArgument('The prompt is empty. Write it after "generate" or pipe it in.');
+  }
+  using bar = new ProgressBar();
+  await using model = await load(values.model ?? "tiny", {
+    ...loadOptions(values),
+    onProgress: bar.update,
+    signal,
+  });
+  bar.stop();
+  const options = { ...generationOptions(values), signal };
+  if (values.raw) {
+    const reply = await model.complete(prompt, options);
+    await write(Deno.stdout, values.json ? JSON.stringify(reply) + "\n" : reply.text + "\n");
+    return;
+  }
+  const messages = [
+    ...(values.system === undefined ? [] : [{ role: "system" as const, content: values.system }]),
+    { role: "user" as const, content: prompt },
+  ];
+  const chatOptions = { ...options, ...(values.thinking ? { thinking: true } : {}) };
+  if (values.json) {
+    await write(Deno.stdout, JSON.stringify(await model.chat(messages, chatOptions)) + "\n");
+    return;
+  }
+  for await (const part of model.stream(messages, chatOptions)) {
+    if (part.type === "text") await write(Deno.stdout, part.text);
+    else if (part.type === "thinking") await write(Deno.stderr, part.text);
+    else if (part.type === "done") {
+      for (const warning of part.reply.warnings) await write(Deno.stderr, `\nwarning: ${warning.message}`);
+    }
+  }
+  await write(Deno.stdout, "\n");
+}

@@ -1,0 +1,63 @@
+/** The `markbase` command line: finds the command, prints help, turns errors into one line and an exit code. */
+import { MarkbaseError } from "../errors.ts";
+import * as chat from "./chat.ts";
+import * as doctor from "./doctor.ts";
+import * as explain from "./explain.ts";
+import * as generate from "./generate.ts";
+
+interface Command {
+  summary: string;
+  help: string;
+  run(args: string[], signal: AbortSignal): Promise<void>;
+}
+
+const commands: Record<string, Command> = {
+  chat: { summary: "talk with a model in the terminal", help: chat.help, run: chat.chat },
+  generate: { summary: "answer one prompt", help: generate.help, run: generate.generate },
+  explain: {
+    summary: "layers, memory and predicted time of a model",
+    help: explain.help,
+    run: explain.explain,
+  },
+  doctor: { summary: "check this machine", help: doctor.help, run: doctor.doctor },
+};
+
+const usage = `markbase COMMAND [FLAGS]
+
+${Object.entries(commands).map(([name, command]) => `  ${name.padEnd(10)} ${command.summary}`).join("\n")}
+
+markbase COMMAND --help shows the flags of a command.`;
+
+/** Runs one command line; returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted. */
+export async function main(args: readonly string[]): Promise<number> {
+  const [name, ...rest] = args;
+  if (name === undefined || name === "--help" || name === "-h" || name === "help") {
+    console.log(usage);
+    return name === undefined ? 2 : 0;
+  }
+  const command = Object.hasOwn(commands, name) ? commands[name] : undefined;
+  if (command === undefined) {
+    console.error(`Unknown command "${name}".\n\n${usage}`);
+    return 2;
+  }
+  if (rest.includes("--help") || rest.includes("-h")) {
+    console.log(command.help);
+    return 0;
+  }
+  const interrupted = new AbortController();
+  const stop = () => interrupted.abort(new DOMException("Interrupted.", "AbortError"));
+  if (name !== "chat") Deno.addSignalListener("SIGINT", stop); // chat gives Ctrl-C a meaning of its own
+  try {
+    await command.run(rest, interrupted.signal);
+    return 0;
+  } catch (error) {
+    if (interrupted.signal.aborted) return 130;
+    if (!(error instanceof MarkbaseError)) throw error;
+    console.error(`error: ${error.message}`);
+    return error.code === "unknown_option" || error.code === "invalid_argument" ? 2 : 1;
+  } finally {
+    if (name !== "chat") Deno.removeSignalListener("SIGINT", stop);
+  }
+}
+
+if (import.meta.main) Deno.exit(await main(Deno.args));

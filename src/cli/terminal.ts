@@ -1,0 +1,43 @@
+/** Small pieces of terminal input and output. */
+
+/** Writes a text completely. */
+export async function write(to: { write(bytes: Uint8Array): Promise<number> }, text: string): Promise<void> {
+  let bytes = new TextEncoder().encode(text);
+  while (bytes.length > 0) bytes = bytes.subarray(await to.write(bytes));
+}
+
+/** The whole of a byte stream as text. */
+export async function readAll(stream: ReadableStream<Uint8Array>): Promise<string> {
+  return await new Response(stream as ReadableStream<Uint8Array<ArrayBuffer>>).text();
+}
+
+const CODES = { bold: 1, dim: 2, red: 31, green: 32, yellow: 33, cyan: 36 } as const;
+
+/** Colours a text unless the environment asks for none (`NO_COLOR`) or the stream is no terminal. */
+export function style(text: string, code: keyof typeof CODES, stream = Deno.stdout): string {
+  return Deno.noColor || !stream.isTerminal() ? text : `\x1b[${CODES[code]}m${text}\x1b[0m`;
+}
+
+/** A table with padded columns; numbers are right-aligned. */
+export function table(rows: readonly (readonly (string | number)[])[]): string {
+  const widths: number[] = [];
+  for (const row of rows) row.forEach((cell, i) => widths[i] = Math.max(widths[i] ?? 0, String(cell).length));
+  return rows.map((row) =>
+    row.map((cell, i) =>
+      typeof cell === "number" || /^[\d.,]+( [A-Za-z/%]+)?$/.test(cell)
+        ? String(cell).padStart(widths[i])
+        : cell.padEnd(widths[i])
+    ).join("  ").trimEnd()
+  ).join("\n");
+}
+
+/** Bytes in the largest fitting unit. */
+export function bytes(count: number): string {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (count >= 1000 && unit < units.length - 1) {
+    count /= 1000;
+    unit++;
+  }
+  return `${unit === 0 ? count : count.toPrecision(3)} ${units[unit]}`;
+}
