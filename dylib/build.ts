@@ -1,0 +1,345 @@
+/**
+ * Builds the native library into the cache folder, or finds it there: `<cache>/dylib/<key>/` holds the library and a
+ * manifest with its SHA-256. The key is a hash of the sources, flags and target, so a library in the cache needs no
+ * compiler. A folder appears there complete or not at all (it is renamed into place), and is checked each time it is opened.
+ * `deno run -A dylib/build.ts` builds and prints the path.
+ */
+import { LibraryError } from "../src/errors.ts";
+import { cacheFolder } from "../ffi/cache_folder.ts";
+import { requirePermission } from "../ffi/permissions.ts";
+import { COMMON_FLAGS, type Compiler, compilerCommand, findCompiler, ISAS } from "./compiler.ts";
+import { scanSources, sha256, type Sources } from "./sources.ts";
+import shippedSources from "./sources.json" with { type: "json" };
+
+/** Options of `buildLibrary`. */
+export interface BuildOptions {
+  /** cache folder; default: `MARKBASE_CACHE`, else the platform's */
+  cache?: string;
+  /** units compiled so far, of how many */
+  onProgress?: (done: number, total: number) => void;
+  signal?: AbortSignal;
+  /** folder of the sources, ends with a slash; default: the folder of this module */
+  sources?: URL;
+}
+
+/** A library in the cache folder. */
+export interface BuiltLibrary {
+  /** absolute path of the file */
+  path: string;
+  /** of the file, hexadecimal */
+  sha256: string;
+  /** such as "g++ 12.2.0" */
+  compiler: string;
+  /** false: it was in the cache */
+  built: boolean;
+}
+
+/** `manifest.json` beside the library. */
+interface Manifest {
+  sha256: string;
+  bytes: number;
+  compiler: string;
+}
+
+/** One compiler call: a unit for one instruction set. */
+interface Job {
+  file: string;
+  flags: string[];
+  /** file name of the object */
+  object: string;
+}
+
+/** All that decides what the library will be. */
+interface Recipe {
+  command: string;
+  files: Record<string, string>;
+  jobs: Job[];
+  link: string[];
+}
+
+const LIBRARY_NAME = Deno.build.os === "darwin" ? "libmarkbase.dylib" : "libmarkbase.so";
+const MAX_JOBS = 8; // compilers at once: each takes up to about 500 MB
+const STALE_MS = 24 * 3600 * 1000; // work folders of killed builds are removed after this
+
+/**
+ * Returns the library built from the sources, from the cache where it is there and intact, compiling it otherwise.
+ * Throws `LibraryError` (no_compiler, old_compiler, build_failed, source_mismatch, source_unavailable) or
+ * `MissingPermission`.
+ */
+export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLibrary> {
+  const base = options.sources ?? new URL("./", import.meta.url);
+  const cache = await cacheFolder(options.cache);
+  await requirePermission({ name: "read", path: cache }, "to read its cache folder");
+  const local = base.protocol === "file:";
+  if (local) {
+    await requirePermission(
+      { name: "read", path: pathOf(base) },
+      "to read the sources of its native library",
+    );
+  }
+  const sources: Sources = local ? await scanSources(base) : shippedSources;
+  const recipe = makeRecipe(sources, await compilerCommand());
+  const key = (await sha256(new TextEncoder().encode(JSON.stringify([recipe, Deno.build.target])))).slice(
+    0,
+    32,
+  );
+  const folder = `${cache}/dylib/${key}`;
+  const found = await openInstalled(folder);
+  if (found) return found;
+
+  await requirePermission({ name: "write", path: cache }, "to build its native library in its cache folder");
+  const compiler = await findCompiler(recipe.command);
+  await Deno.mkdir(`${cache}/dylib`, { recursive: true });
+  using lock = await Deno.open(`${folder}.lock`, { create: true, write: true });
+  await lock.lock(true); // released by the system if this process dies
+  const meanwhile = await openInstalled(folder);
+  if (meanwhile) return meanwhile;
+  await removeStale(`${cache}/dylib`);
+  const work = await Deno.makeTempDir({ dir: `${cache}/dylib`, prefix: `${key}.`, suffix: ".work" });
+  try {
+    await writeSources(sources, base, `${work}/src`);
+    const objects = local
+      ? await ensureFolder(`${cache}/dylib/objects`)
+      : await ensureFolder(`${work}/objects`);
+    await compileAll(recipe, compiler, work, objects, options);
+    await remove(folder); // a damaged one
+    await install(work, folder, compiler);
+  } finally {
+    await remove(work);
+  }
+  const built = await openInstalled(folder);
+  if (!built) {
+    throw new LibraryError("build_failed", `The library in ${folder} changed while it was installed.`);
+  }
+  return { ...built, built: true };
+}
+
+/** The compiler calls for this machine. */
+function makeRecipe(sources: Sources, command: string): Recipe {
+  const { os, arch } = Deno.build;
+  const devices = Object.entries(sources.devices).filter(([, device]) => device.systems.includes(os));
+  const defines = devices.map(([name]) => `-DMB_DEVICE_${name.toUpperCase()}=1`);
+  const jobs: Job[] = [];
+  for (const unit of sources.units) {
+    const device = devices.find(([name]) => name === unit.device)?.[1];
+    if (unit.device !== undefined && device === undefined) continue;
+    for (const isa of unit.isa ?? [undefined]) {
+      const flags = [...COMMON_FLAGS, ...defines, ...(device?.flags ?? [])];
+      if (isa !== undefined) {
+        const set = ISAS[isa];
+        if (!set) {
+          throw new LibraryError("build_failed", `${unit.file} names the unknown instruction set "${isa}".`);
+        }
+        if (set.arch !== undefined && set.arch !== arch) continue;
+        flags.push(`-DMB_ISA=${isa}`, ...set.flags);
+      }
+      const object = `${unit.file.replaceAll("/", "-").replace(/\.cpp$/, "")}${isa ? `-${isa}` : ""}.o`;
+      jobs.push({ file: unit.file, flags, object });
+    }
+  }
+  const link = os === "darwin"
+    ? ["-dynamiclib", "-pthread", `-Wl,-install_name,@rpath/${LIBRARY_NAME}`]
+    : ["-shared", "-pthread", "-Wl,--no-undefined", "-Wl,-z,noexecstack"];
+  for (const [, device] of devices) link.push(...device.link);
+  return { command, files: sources.files, jobs, link };
+}
+
+/** The installed library, or undefined where there is none or its bytes are not what the manifest says. */
+async function openInstalled(folder: string): Promise<BuiltLibrary | undefined> {
+  const path = `${folder}/${LIBRARY_NAME}`;
+  try {
+    const manifest: Manifest = JSON.parse(await Deno.readTextFile(`${folder}/manifest.json`));
+    const bytes = await Deno.readFile(path);
+    if (bytes.length !== manifest.bytes || await sha256(bytes) !== manifest.sha256) return undefined;
+    return { path, sha256: manifest.sha256, compiler: manifest.compiler, built: false };
+  } catch (error) {
+    if (error instanceof Deno.errors.NotFound || error instanceof SyntaxError) return undefined;
+    throw error;
+  }
+}
+
+/** Puts the sources into the work folder, so that what is compiled is what was hashed. */
+async function writeSources(sources: Sources, base: URL, folder: string): Promise<void> {
+  await Promise.all(
+    Object.entries(sources.files).map(async ([path, hash]) => {
+      const url = new URL(path, base);
+      const bytes = url.protocol === "file:" ? await Deno.readFile(url) : await download(url);
+      if (await sha256(bytes) !== hash) {
+        throw new LibraryError(
+          "source_mismatch",
+          `${url.href} is not the file that this version of markbase was made with (SHA-256 ${hash}). ` +
+            "Try again; if that does not help, the host serves files of different versions.",
+        );
+      }
+      const target = `${folder}/${path}`;
+      await Deno.mkdir(target.slice(0, target.lastIndexOf("/")), { recursive: true });
+      await Deno.writeFile(target, bytes);
+    }),
+  );
+}
+
+async function download(url: URL): Promise<Uint8Array<ArrayBuffer>> {
+  await requirePermission({ name: "net", host: url.host }, "to fetch the sources of its native library");
+  let response: Response;
+  try {
+    response = await fetch(url);
+  } catch (cause) {
+    throw new LibraryError("source_unavailable", `${url.href} cannot be fetched. Check the network.`, {
+      cause,
+    });
+  }
+  if (!response.ok) {
+    await response.body?.cancel();
+    throw new LibraryError(
+      "source_unavailable",
+      `${url.href} cannot be fetched: HTTP status ${response.status}.`,
+    );
+  }
+  return await response.bytes();
+}
+
+/**
+ * Compiles every job, a few at a time, and links. Objects of a local checkout are kept under a name that is the hash
+ * of all that goes into them, so that a change to one file compiles only the units that include it.
+ */
+async function compileAll(
+  recipe: Recipe,
+  compiler: Compiler,
+  work: string,
+  objects: string,
+  options: BuildOptions,
+): Promise<void> {
+  const queue = [...recipe.jobs];
+  const linked: string[] = [];
+  let done = 0;
+  const worker = async () => {
+    for (let job = queue.shift(); job; job = queue.shift()) {
+      options.signal?.throwIfAborted();
+      const inputs = await inputHashes(job.file, recipe.files, `${work}/src`);
+      const identity = JSON.stringify([compiler, job.flags, inputs, Deno.build.target]);
+      const object = `${objects}/${
+        (await sha256(new TextEncoder().encode(identity))).slice(0, 32)
+      }-${job.object}`;
+      if (!await exists(object)) {
+        const fresh = `${work}/${job.object}`;
+        const args = [...job.flags, "-I.", "-c", job.file, "-o", fresh];
+        await runCompiler(compiler, args, `${work}/src`, job.object.replace(/\.o$/, ""), options.signal);
+        await Deno.rename(fresh, object);
+      }
+      linked.push(object);
+      options.onProgress?.(++done, recipe.jobs.length);
+    }
+  };
+  const workers = Math.max(1, Math.min(navigator.hardwareConcurrency, MAX_JOBS));
+  const results = await Promise.allSettled(Array.from({ length: workers }, worker));
+  for (const result of results) if (result.status === "rejected") throw result.reason;
+  await Deno.mkdir(`${work}/out`);
+  const args = [...linked.sort(), ...recipe.link, "-o", `${work}/out/${LIBRARY_NAME}`];
+  await runCompiler(compiler, args, work, LIBRARY_NAME, options.signal);
+}
+
+/** Hashes of a unit and of every source that it includes, directly or not; keyed by path. */
+async function inputHashes(
+  file: string,
+  files: Record<string, string>,
+  folder: string,
+): Promise<Record<string, string>> {
+  const hashes: Record<string, string> = {};
+  const visit = async (path: string): Promise<void> => {
+    if (path in hashes || !(path in files)) return;
+    hashes[path] = files[path];
+    const text = await Deno.readTextFile(`${folder}/${path}`);
+    for (const [, name] of text.matchAll(/^\s*#\s*include\s*"([^"]+)"/gm)) {
+      await visit(new URL(name, `file:///${path}`).pathname.slice(1));
+      await visit(name); // found through -I.
+    }
+  };
+  await visit(file);
+  return hashes;
+}
+
+async function runCompiler(
+  compiler: Compiler,
+  args: string[],
+  cwd: string,
+  what: string,
+  signal?: AbortSignal,
+): Promise<void> {
+  const command = new Deno.Command(compiler.command, { args, cwd, stdin: "null", stderr: "piped", signal });
+  const result = await command.output();
+  signal?.throwIfAborted();
+  if (result.success) return;
+  const lines = new TextDecoder().decode(result.stderr).split("\n");
+  const text = lines.slice(0, 40).join("\n");
+  throw new LibraryError(
+    "build_failed",
+    `${compiler.version} could not build ${what} (status ${result.code}):\n${text}`,
+  );
+}
+
+/** Writes the manifest and renames the finished folder into place. */
+async function install(work: string, folder: string, compiler: Compiler): Promise<void> {
+  const bytes = await Deno.readFile(`${work}/out/${LIBRARY_NAME}`);
+  const manifest: Manifest = { sha256: await sha256(bytes), bytes: bytes.length, compiler: compiler.version };
+  await Deno.writeTextFile(`${work}/out/manifest.json`, JSON.stringify(manifest, null, 2) + "\n");
+  await Deno.rename(`${work}/out`, folder);
+}
+
+/** Removes what killed builds left behind, and objects older than that. */
+async function removeStale(folder: string): Promise<void> {
+  const before = Date.now() - STALE_MS;
+  for await (const entry of Deno.readDir(folder)) {
+    if (!entry.name.endsWith(".work") && entry.name !== "objects") continue;
+    const path = `${folder}/${entry.name}`;
+    if (entry.name !== "objects") {
+      if (await modified(path) < before) await remove(path);
+      continue;
+    }
+    for await (const object of Deno.readDir(path)) {
+      if (await modified(`${path}/${object.name}`) < before) await remove(`${path}/${object.name}`);
+    }
+  }
+}
+
+async function modified(path: string): Promise<number> {
+  try {
+    return (await Deno.stat(path)).mtime?.getTime() ?? Date.now();
+  } catch {
+    return Date.now(); // another process removed it
+  }
+}
+
+async function ensureFolder(path: string): Promise<string> {
+  await Deno.mkdir(path, { recursive: true });
+  return path;
+}
+
+async function exists(path: string): Promise<boolean> {
+  try {
+    await Deno.stat(path);
+    return true;
+  } catch (error) {
+    if (error instanceof Deno.errors.NotFound) return false;
+    throw error;
+  }
+}
+
+async function remove(path: string): Promise<void> {
+  try {
+    await Deno.remove(path, { recursive: true });
+  } catch (error) {
+    if (!(error instanceof Deno.errors.NotFound)) throw error;
+  }
+}
+
+/** The path of a `file:` URL, without a trailing slash. */
+function pathOf(url: URL): string {
+  return decodeURIComponent(url.pathname).replace(/\/$/, "");
+}
+
+if (import.meta.main) {
+  const library = await buildLibrary({
+    onProgress: (done, total) => console.error(`compiled ${done} of ${total}`),
+  });
+  console.log(library.path);
+}
