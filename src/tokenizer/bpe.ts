@@ -8,6 +8,7 @@
  */
 import { TokenizerError } from "../errors.ts";
 import { PairTable } from "./pairs.ts";
+import type { TokenIndex } from "./token_index.ts";
 import { byteOfToken, type Merge, type Vocabulary } from "./vocabulary.ts";
 
 /** Up to this many symbols, looking at every pair again after each merge is faster than a heap. */
@@ -40,7 +41,7 @@ export class Bpe {
   #heapSize = 0;
 
   /** Throws TokenizerError for a merge that is malformed or names unknown tokens. */
-  constructor(vocabulary: Vocabulary, idOf: ReadonlyMap<string, number>) {
+  constructor(vocabulary: Vocabulary, index: TokenIndex) {
     const { tokens, merges } = vocabulary;
     const control = new Set(vocabulary.added.filter((token) => token.control).map((token) => token.id));
     this.#unknown = vocabulary.unknown ?? -1;
@@ -50,7 +51,7 @@ export class Bpe {
     if (this.#unknown >= 0) this.#spelled[this.#unknown] = 1;
     const bytes = new Int32Array(256).fill(-1);
     tokens.forEach((text, id) => {
-      if (text.length > 6 || control.has(id) || idOf.get(text) !== id) return;
+      if (text.length > 6 || control.has(id) || index.find(text) !== id) return;
       if (text.length === 1) this.#basic[text.charCodeAt(0)] = id;
       else if (text.length === 2 && text.codePointAt(0)! > 0xffff) this.#astral.set(text.codePointAt(0)!, id);
       else if (vocabulary.byteFallback && text.length === 6 && text.startsWith("<0x")) {
@@ -63,17 +64,14 @@ export class Bpe {
     this.#bytes = vocabulary.byteFallback ? bytes : undefined;
 
     this.#merges = new PairTable(merges.length);
-    const junctions = new Set<number>(); // left symbol × tokens + right symbol
+    this.#junctions = new PairTable(1 << 10);
     let spelledMerge = false;
     for (let rank = 0; rank < merges.length; rank++) {
       const [leftText, rightText] = partsOf(merges[rank], rank);
-      const left = idOf.get(leftText), right = idOf.get(rightText), result = idOf.get(leftText + rightText);
-      if (left === undefined || right === undefined || result === undefined) {
-        const missing = left === undefined
-          ? leftText
-          : right === undefined
-          ? rightText
-          : leftText + rightText;
+      const left = index.find(leftText), right = index.find(rightText);
+      const result = left < 0 || right < 0 ? -1 : index.findJoined(left, right);
+      if (result < 0) {
+        const missing = left < 0 ? leftText : right < 0 ? rightText : leftText + rightText;
         throw new TokenizerError(
           "merge_unknown_token",
           `Merge ${rank} uses ${JSON.stringify(missing)}, which is not in the vocabulary. ` +
@@ -86,13 +84,9 @@ export class Bpe {
       if (this.#spelled[left] || this.#spelled[right]) spelledMerge = true;
       const last = this.#characterId(lastCodePoint(leftText));
       const first = this.#characterId(rightText.codePointAt(0)!);
-      if (last >= 0 && first >= 0) junctions.add(last * tokens.length + first);
+      if (last >= 0 && first >= 0) this.#junctions.set(last, first, 0, 0);
     }
     this.#spelledMerge = spelledMerge;
-    this.#junctions = new PairTable(junctions.size);
-    for (const key of junctions) {
-      this.#junctions.set(Math.floor(key / tokens.length), key % tokens.length, 0, 0);
-    }
   }
 
   /** Appends the ids of `text` (normalized, well-formed UTF-16) to `out`. */

@@ -7,22 +7,29 @@ const STRIDE = 4; // left, right, rank, result
 
 /** Pairs of non-negative ids → `rank` and `result`. */
 export class PairTable {
-  readonly #slots: Int32Array; // [capacity × STRIDE]; left = -1 marks a free slot
-  readonly #mask: number;
+  #slots: Int32Array; // [capacity × STRIDE]; left = -1 marks a free slot
+  #mask: number; // capacity - 1; capacity is a power of two
+  #pairs = 0;
 
-  /** Room for `pairs` pairs; adding more than that is a bug of the caller. */
-  constructor(pairs: number) {
+  /** Room for about `expected` pairs; it grows beyond that. */
+  constructor(expected: number) {
     let capacity = 16;
-    while (capacity < pairs * 1.5) capacity *= 2;
+    while (capacity < expected * 1.5) capacity *= 2;
     this.#mask = capacity - 1;
     this.#slots = new Int32Array(capacity * STRIDE).fill(-1);
   }
 
   /** Sets a pair, replacing what it held. */
   set(left: number, right: number, rank: number, result: number): void {
-    const slots = this.#slots;
+    let slots = this.#slots;
     let at = this.#home(left, right);
     while (slots[at] !== -1 && (slots[at] !== left || slots[at + 1] !== right)) at = this.#next(at);
+    if (slots[at] === -1 && ++this.#pairs * 4 > (this.#mask + 1) * 3) {
+      this.#grow();
+      slots = this.#slots;
+      at = this.#home(left, right);
+      while (slots[at] !== -1) at = this.#next(at);
+    }
     slots[at] = left;
     slots[at + 1] = right;
     slots[at + 2] = rank;
@@ -50,6 +57,18 @@ export class PairTable {
     return this.#slots[slot + 3];
   }
 
+  #grow(): void {
+    const old = this.#slots;
+    this.#slots = new Int32Array(2 * old.length).fill(-1);
+    this.#mask = 2 * this.#mask + 1;
+    for (let from = 0; from < old.length; from += STRIDE) {
+      if (old[from] === -1) continue;
+      let at = this.#home(old[from], old[from + 1]);
+      while (this.#slots[at] !== -1) at = this.#next(at);
+      for (let i = 0; i < STRIDE; i++) this.#slots[at + i] = old[from + i];
+    }
+  }
+
   #home(left: number, right: number): number {
     let hash = Math.imul(left, 0x9e3779b1) ^ Math.imul(right, 0x85ebca6b);
     hash ^= hash >>> 15;
@@ -59,6 +78,6 @@ export class PairTable {
   }
 
   #next(slot: number): number {
-    return ((slot / STRIDE + 1) & this.#mask) * STRIDE;
+    return (slot + STRIDE) & (this.#mask * STRIDE);
   }
 }

@@ -5,7 +5,8 @@ import { Bpe } from "./bpe.ts";
 import { parseJsonObject, readTokenizerFile } from "./files.ts";
 import { vocabularyFromJson } from "./json.ts";
 import { type Piece, TokenStream, Utf8Assembler } from "./stream.ts";
-import { byteOfToken, replaceAll, type Vocabulary } from "./vocabulary.ts";
+import { TokenIndex } from "./token_index.ts";
+import { byteOfToken, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
 
 /** How to encode. */
 export interface EncodeOptions {
@@ -50,8 +51,11 @@ export class Tokenizer {
   /** Text → id of each control token. */
   readonly controlTokens: ReadonlyMap<string, number>;
 
-  readonly #vocabulary: Vocabulary;
-  readonly #ids: ReadonlyMap<string, number>;
+  readonly #tokens: readonly string[];
+  readonly #normalize: readonly Replacement[];
+  readonly #denormalize: readonly Replacement[];
+  readonly #byteFallback: boolean;
+  readonly #index: TokenIndex;
   readonly #controlIds: ReadonlySet<number>;
   readonly #bpe: Bpe;
   readonly #plain: Matchers; // ordinary added tokens
@@ -60,32 +64,29 @@ export class Tokenizer {
   /** Throws TokenizerError when the vocabulary contradicts itself. */
   constructor(vocabulary: Vocabulary) {
     const { tokens, added } = vocabulary;
-    this.#vocabulary = vocabulary;
+    // The merges are not kept: the table made of them is a tenth of their size.
+    this.#tokens = tokens;
+    this.#normalize = vocabulary.normalize;
+    this.#denormalize = vocabulary.denormalize;
+    this.#byteFallback = vocabulary.byteFallback;
     this.vocabularySize = tokens.length;
     this.bos = vocabulary.bos;
     this.eos = vocabulary.eos;
     this.stops = new Set(vocabulary.stops);
 
-    // GGUF files may give two ids one text; the first is the one that text maps to.
-    const ids = new Map<string, number>();
-    tokens.forEach((text, id) => {
-      if (!ids.has(text)) ids.set(text, id);
-    });
     for (const { id, text } of added) {
-      if (tokens[id] === text && text !== "") ids.set(text, id);
-      else {
-        throw new TokenizerError(
-          "added_token_mismatch",
-          `Added token ${JSON.stringify(text)} claims id ${id}, which is ${JSON.stringify(tokens[id])}. ` +
-            `The tokenizer file is damaged; fetch it again.`,
-        );
-      }
+      if (text !== "" && tokens[id] === text) continue;
+      throw new TokenizerError(
+        "added_token_mismatch",
+        `Added token ${JSON.stringify(text)} claims id ${id}, which is ${JSON.stringify(tokens[id])}. ` +
+          `The tokenizer file is damaged; fetch it again.`,
+      );
     }
-    this.#ids = ids;
+    this.#index = new TokenIndex(tokens);
     const control = added.filter((token) => token.control);
     this.controlTokens = new Map(control.map((token) => [token.text, token.id]));
     this.#controlIds = new Set(control.map((token) => token.id));
-    this.#bpe = new Bpe(vocabulary, ids);
+    this.#bpe = new Bpe(vocabulary, this.#index);
     this.#plain = matchers(vocabulary, false);
     this.#special = matchers(vocabulary, true);
   }
@@ -143,12 +144,13 @@ export class Tokenizer {
 
   /** Id of the token with exactly this raw text, control tokens included. */
   id(token: string): number | undefined {
-    return this.#ids.get(token);
+    const id = this.#index.find(token);
+    return id < 0 ? undefined : id;
   }
 
   /** Raw text of a token (`▁` for a space, `<0x0A>` for a byte). Throws TokenizerError for an id outside the vocabulary. */
   token(id: number): string {
-    const text = this.#vocabulary.tokens[id];
+    const text = this.#tokens[id];
     if (text !== undefined) return text;
     throw new TokenizerError(
       "unknown_id",
@@ -169,7 +171,7 @@ export class Tokenizer {
     };
     const merge = (part: string) => this.#bpe.encode(part, ids);
     matchers.given.split(text.toWellFormed(), (part) => {
-      matchers.normalized.split(replaceAll(part, this.#vocabulary.normalize), merge, push);
+      matchers.normalized.split(replaceAll(part, this.#normalize), merge, push);
     }, push);
   }
 
@@ -186,10 +188,10 @@ export class Tokenizer {
   #pieceOf(id: number, skipSpecial: boolean): Piece {
     const text = this.token(id);
     if (this.#controlIds.has(id)) {
-      return skipSpecial ? undefined : replaceAll(text, this.#vocabulary.denormalize);
+      return skipSpecial ? undefined : replaceAll(text, this.#denormalize);
     }
-    const byte = this.#vocabulary.byteFallback ? byteOfToken(text) : undefined;
-    return byte ?? replaceAll(text, this.#vocabulary.denormalize);
+    const byte = this.#byteFallback ? byteOfToken(text) : undefined;
+    return byte ?? replaceAll(text, this.#denormalize);
   }
 }
 

@@ -17,7 +17,9 @@ export interface AddedToken {
 
 /** Every occurrence of `from` becomes `to`. `from` is not empty. */
 export interface Replacement {
+  /** Text to replace. */
   readonly from: string;
+  /** What takes its place. */
   readonly to: string;
 }
 
