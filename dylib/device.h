@@ -25,6 +25,7 @@ struct Error {
 class Buffer {
  public:
   virtual ~Buffer() = default;
+  // Ranges are checked by abi.cpp before these are called.
   virtual void read(uint64_t offset, void *destination, uint64_t bytes) = 0;
   virtual void write(uint64_t offset, const void *source, uint64_t bytes) = 0;
   virtual void fill(uint64_t offset, uint64_t bytes, uint8_t value) = 0;
@@ -98,8 +99,17 @@ struct RunStatistics {
   uint64_t wall_ns = 0, device_ns = 0, dispatches = 0, command_buffers = 0, waits = 0;
 };
 
-struct Memory {  // bytes, see mb_device_memory
+// Bytes, see mb_device_memory. abi.cpp counts mapped, created, buffers and passes for every device (an object counts until
+// its last reference goes); a device counts its repacked weights and scratch, and calls note_peak() after adding to one.
+struct Memory {
   std::atomic<uint64_t> mapped{0}, created{0}, repacked{0}, scratch{0}, peak{0}, buffers{0}, passes{0};
+
+  void note_peak() {
+    const uint64_t now = created + repacked + scratch;
+    uint64_t seen = peak;
+    while (seen < now && !peak.compare_exchange_weak(seen, now)) {
+    }
+  }
 };
 
 class Pass {
@@ -109,13 +119,14 @@ class Pass {
   virtual RunStatistics run(const Input &input) = 0;
   virtual std::string info() const = 0;  // JSON of mb_pass_info
 
-  std::unique_ptr<Plan> plan;
-  std::atomic<bool> cancelled{false};
+  std::unique_ptr<Plan> plan;  // set by compile()
+  std::atomic<bool> cancelled{false};  // set by mb_pass_cancel, cleared by mb_pass_resume; run() only reads it
 };
 
 class Device {
  public:
   virtual ~Device() = default;
+  // Both check `bytes` and throw Error; abi.cpp keeps the device alive as long as a buffer or pass of it.
   virtual std::shared_ptr<Buffer> create_buffer(uint64_t bytes) = 0;
   virtual std::shared_ptr<Buffer> map_file(const std::string &path, uint64_t offset, uint64_t bytes) = 0;
   virtual std::unique_ptr<Pass> compile(std::unique_ptr<Plan> plan) = 0;

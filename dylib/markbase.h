@@ -123,8 +123,12 @@ MB_EXPORT int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_b
 MB_EXPORT int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, double *seconds,
                                uint64_t repetitions, char *err, uint64_t err_cap);
 
-/* Asks a running or queued mb_pass_run of this pass to end with MB_CANCELLED at its next op. */
+/* From here on every run of this pass, a running one included, ends with MB_CANCELLED at its next op, until
+ * mb_pass_resume. (A request that ended with the current run could hit the next one instead, when it comes late.) */
 MB_EXPORT void mb_pass_cancel(mb_pass *pass);
+
+/* Lets a cancelled pass run again. */
+MB_EXPORT void mb_pass_resume(mb_pass *pass);
 
 /* JSON text: {ops, dispatches, scratchBytes, repackedBytes, kernels: [{op, layer, kernel, dispatches}]}. */
 MB_EXPORT int32_t mb_pass_info(mb_pass *pass, char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap);

@@ -23,6 +23,12 @@ export const symbols = {
     parameters: ["buffer", "u64", "buffer", "u64", "buffer", "buffer", "u64"],
     result: "i32",
   },
+  mb_device_open_async: {
+    name: "mb_device_open",
+    parameters: ["buffer", "u64", "buffer", "u64", "buffer", "buffer", "u64"],
+    result: "i32",
+    nonblocking: true,
+  },
   // int32_t mb_device_info(mb_device *device, char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap)
   mb_device_info: { parameters: ["usize", "buffer", "u64", "buffer", "buffer", "u64"], result: "i32" },
   // int32_t mb_device_memory(mb_device *device, uint64_t *values, char *err, uint64_t err_cap)
@@ -108,6 +114,8 @@ export const symbols = {
   },
   // void mb_pass_cancel(mb_pass *pass)
   mb_pass_cancel: { parameters: ["usize"], result: "void" },
+  // void mb_pass_resume(mb_pass *pass)
+  mb_pass_resume: { parameters: ["usize"], result: "void" },
   // int32_t mb_pass_info(mb_pass *pass, char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap)
   mb_pass_info: { parameters: ["usize", "buffer", "u64", "buffer", "buffer", "u64"], result: "i32" },
   // void mb_pass_release(mb_pass *pass)
