@@ -1,0 +1,266 @@
+/**
+ * The text network as a plan. Two variants: `decode`, where every row produces output, and `prefill`, where rows that
+ * produce none stop after they wrote their last keys and values, since nobody reads what they would compute beyond.
+ */
+import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
+import type { WeightTensor } from "../checkpoint/tensor.ts";
+import type { LayerWeights, TextWeights } from "../checkpoint/weights.ts";
+import { MarkbaseError } from "../errors.ts";
+import { elementaryLayer } from "./elementary.ts";
+import { fusedLayer } from "./fused.ts";
+import { PAGE_TOKENS, pageBytes, pageGroups } from "./groups.ts";
+import type { KvLayer } from "./ops.ts";
+import { type Limits, type Plan, PlanBuilder } from "./plan.ts";
+import type { Dim, Tensor } from "./tensor.ts";
+
+/** Where the weights lie: plan buffers after the arena and the KV pages, and a plan tensor for each weight. */
+export interface PlacedWeights {
+  /** Name and size in bytes of each weight buffer, in plan order. */
+  buffers: { name: string; bytes: number }[];
+  /**
+   * The plan tensor of a weight, the same object at each call. `firstBuffer` is the plan index of `buffers[0]`; it
+   * depends on the model only.
+   */
+  tensor(weight: WeightTensor): Tensor;
+}
+
+/** What a plan of the text network is for. */
+export interface TextPlanOptions {
+  variant: "prefill" | "decode";
+  limits: Limits;
+  /** Number format of the KV cache. */
+  kvFormat: "f16" | "f32";
+  /** Pages that each group's buffer holds. */
+  kvPages: readonly number[];
+  /** f32 arithmetic in one fixed order. */
+  exact: boolean;
+  /** Add the states between layers to the outputs; only for `decode`. */
+  trace?: boolean;
+  /** false: the smallest ops, for tests. */
+  fuse?: boolean;
+  /** Look for NaN and Inf after each op. */
+  checkFinite?: boolean;
+  /** false: no two activations share bytes, for tests. */
+  reuse?: boolean;
+}
+
+/** Bits of the outputs in the input block's mask. */
+export const OUTPUT: {
+  /** u32 [r, 256] */ readonly ids: 0;
+  /** f32 [r, 256] */ readonly values: 1;
+  /** f32 [r, 4] */ readonly stats: 2;
+  /** f32 [r, V] */ readonly logits: 3;
+  /** f32 [r, H]: input of layer 0; the output of layer i follows at `trace + 1 + i` */ readonly trace: 4;
+} = { ids: 0, values: 1, stats: 2, logits: 3, trace: 4 };
+
+/** Index of the first weight buffer of any plan of this model: after the arena and one KV buffer for each group. */
+export function firstWeightBuffer(config: ModelConfig): number {
+  return 1 + pageGroups(config).length;
+}
+
+/**
+ * The residual stream between two ops, as a sum that the next op completes:
+ * h = (residual + rms_norm(x, postNorm)) · scalar, and plainly x without a residual.
+ */
+export interface Stream {
+  /** [r, H] */ x: Tensor;
+  /** [r, H] */ residual?: Tensor;
+  /** [H] */ postNorm?: Tensor;
+  /** [1] */ scalar?: Tensor;
+}
+
+/** What a layer is built from. */
+export interface LayerContext {
+  readonly builder: PlanBuilder;
+  readonly config: ModelConfig;
+  readonly layer: LayerConfig;
+  readonly weights: LayerWeights;
+  /** Where this layer's attention reads, and writes if it owns them, keys and values. */
+  readonly kv: KvLayer;
+  /** `rows`, or `out_rows` after the gather. */
+  readonly rows: Dim;
+  /** f32 [rows, L·P] of the present rows; absent in models without per-layer embeddings. */
+  readonly perLayerInputs?: Tensor;
+  tensor(weight: WeightTensor): Tensor;
+  /** The plan tensor of an optional weight. */
+  maybe(weight: WeightTensor | null | undefined): Tensor | undefined;
+  /** Called once with the completed input of the layer, [rows, H]. */
+  entered(h: Tensor): void;
+  /** Called between attention and what follows; returns the rows that go on. */
+  afterAttention(
+    attended: Tensor,
+    residual: Tensor,
+  ): { attended: Tensor; residual: Tensor; rows: Dim; perLayerInputs?: Tensor };
+}
+
+/** Builds the plan. Throws `MarkbaseError` with code `unsupported` for a model that needs other ops. */
+export function textPlan(
+  config: ModelConfig,
+  weights: TextWeights,
+  placed: PlacedWeights,
+  options: TextPlanOptions,
+): Plan {
+  checkSupported(config);
+  const { variant, limits, kvFormat, kvPages, fuse = true, trace = false } = options;
+  if (trace && variant !== "decode") throw new RangeError("Only the decode variant has a trace.");
+  const builder = new PlanBuilder(limits);
+  const groups = pageGroups(config);
+  const pages = groups.map((group, g): Tensor => ({
+    name: `kv.${group.name}`,
+    format: { kind: kvFormat },
+    shape: [kvPages[g], 2 * group.layers.length, group.kvHeads, PAGE_TOKENS, group.headDim],
+    buffer: builder.buffer(`kv.${group.name}`, kvPages[g] * pageBytes(group, kvFormat), true),
+    offset: 0,
+  }));
+  for (const { name, bytes } of placed.buffers) builder.buffer(name, bytes, false);
+
+  const tensor = (weight: WeightTensor) => placed.tensor(weight);
+  const maybe = (weight: WeightTensor | null | undefined) => weight ? placed.tensor(weight) : undefined;
+  const { hiddenSize: H, vocabularySize: V } = config;
+
+  let rows: Dim = "rows";
+  const embedded = builder.activation("embedded", [rows, H]);
+  builder.add({ kind: "embed", table: tensor(weights.embedding), y: embedded, scale: config.embeddingScale });
+  let perLayerInputs = addPerLayerInputs(builder, config, weights, tensor, embedded);
+
+  const states: Tensor[] = [];
+  const lastOwner = Math.max(...groups.flatMap((group) => group.layers));
+  const gather = (x: Tensor): Tensor => {
+    const y = builder.activation(`${x.name}.out`, ["out_rows", ...x.shape.slice(1)]);
+    builder.add({ kind: "gather", x, y });
+    return y;
+  };
+  let stream: Stream = { x: embedded };
+  for (const layer of config.layers) {
+    const group = groups.findIndex((g) => g.layers.includes(layer.kvOwner));
+    const context: LayerContext = {
+      builder,
+      config,
+      layer,
+      weights: weights.layers[layer.index],
+      kv: { pages: pages[group], layer: groups[group].layers.indexOf(layer.kvOwner), group },
+      rows,
+      perLayerInputs,
+      tensor,
+      maybe,
+      entered: (h) => states.push(h),
+      afterAttention: (attended, residual) => {
+        if (variant === "prefill" && layer.index === lastOwner) {
+          attended = gather(attended);
+          residual = gather(residual);
+          perLayerInputs = perLayerInputs && gather(perLayerInputs);
+          rows = "out_rows";
+        }
+        return { attended, residual, rows, perLayerInputs };
+      },
+    };
+    stream = fuse ? fusedLayer(context, stream) : elementaryLayer(context, stream);
+  }
+
+  const last = addHead(builder, config, stream, tensor(weights.finalNorm), tensor(weights.lmHead), {
+    rows,
+    fuse,
+    trace,
+  });
+  states.push(last.state);
+  for (const output of [last.ids, last.values, last.stats, last.logits]) builder.output(output);
+  if (trace) { for (const state of states) builder.output(state); }
+  return builder.finish({
+    groups: groups.length,
+    vocabularySize: V,
+    exact: options.exact,
+    checkFinite: options.checkFinite,
+    reuse: options.reuse,
+  });
+}
+
+/** The per-layer inputs of all layers, f32 [rows, L·P]; undefined in models without them. */
+function addPerLayerInputs(
+  builder: PlanBuilder,
+  config: ModelConfig,
+  weights: TextWeights,
+  tensor: (weight: WeightTensor) => Tensor,
+  embedded: Tensor,
+): Tensor | undefined {
+  const { perLayerInputSize: P, hiddenSize: H, layers, rmsNormEps: eps } = config;
+  if (!weights.perLayerEmbedding || !weights.perLayerModelProjection || !weights.perLayerProjectionNorm) {
+    return;
+  }
+  const width = layers.length * P;
+  const projected = builder.activation("per_layer_projected", ["rows", width]);
+  builder.add({
+    kind: "linear",
+    x: embedded,
+    weights: [tensor(weights.perLayerModelProjection)],
+    epilogue: { kind: "none" },
+    y: projected,
+    eps,
+  });
+  const y = builder.activation("per_layer_inputs", ["rows", width]);
+  builder.add({
+    kind: "per_layer_inputs",
+    projected,
+    table: tensor(weights.perLayerEmbedding),
+    norm: tensor(weights.perLayerProjectionNorm),
+    y,
+    slice: P,
+    eps,
+    projectionScale: H ** -0.5,
+    tableScale: P ** 0.5,
+    outScale: 2 ** -0.5,
+  });
+  return y;
+}
+
+/** Final norm, LM head, soft cap and candidates. */
+function addHead(
+  builder: PlanBuilder,
+  config: ModelConfig,
+  stream: Stream,
+  norm: Tensor,
+  head: Tensor,
+  options: { rows: Dim; fuse: boolean; trace: boolean },
+): { state: Tensor; ids: Tensor; values: Tensor; stats: Tensor; logits: Tensor } {
+  const { hiddenSize: H, vocabularySize: V, finalLogitSoftcap: cap, rmsNormEps: eps } = config;
+  const { rows, fuse, trace } = options;
+  let state = stream.x;
+  const logits = builder.activation("logits", [rows, V]);
+  if (fuse) {
+    const keep = trace && stream.residual ? builder.activation("final_state", [rows, H]) : undefined;
+    builder.add({
+      kind: "linear",
+      ...stream,
+      hOut: keep,
+      preNorm: norm,
+      weights: [head],
+      epilogue: cap === null ? { kind: "none" } : { kind: "softcap", cap },
+      y: logits,
+      eps,
+    });
+    state = keep ?? state;
+  } else {
+    const normed = builder.activation("final_norm", [rows, H]);
+    builder.add({ kind: "rms_norm", x: stream.x, weight: norm, y: normed, group: H, eps, inScale: 1 });
+    const raw = cap === null ? logits : builder.activation("raw_logits", [rows, V]);
+    builder.add({ kind: "linear", x: normed, weights: [head], epilogue: { kind: "none" }, y: raw, eps });
+    if (cap !== null) builder.add({ kind: "softcap", x: raw, y: logits, cap });
+  }
+  const ids = builder.activation("candidate_ids", [rows, 256], { kind: "u32" });
+  const values = builder.activation("candidate_values", [rows, 256]);
+  const stats = builder.activation("candidate_stats", [rows, 4]);
+  builder.add({ kind: "candidates", logits, ids, values, stats });
+  return { state, ids, values, stats, logits };
+}
+
+function checkSupported(config: ModelConfig): void {
+  const needs = config.layers.some((layer) => layer.experts !== null)
+    ? "routed experts (MoE)"
+    : config.drafter !== null
+    ? "a target model, since it is a drafter"
+    : null;
+  if (needs === null) return;
+  throw new MarkbaseError(
+    "unsupported",
+    `This ${config.modelType} model needs ${needs}, which this version cannot run. Use a dense model.`,
+  );
+}
