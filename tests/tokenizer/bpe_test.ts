@@ -1,0 +1,188 @@
+import { assert, assertEquals, assertThrows } from "@std/assert";
+import { TokenizerError } from "../../src/errors.ts";
+import { Bpe } from "../../src/tokenizer/bpe.ts";
+import { PairTable } from "../../src/tokenizer/pairs.ts";
+import { TokenIndex } from "../../src/tokenizer/token_index.ts";
+import { Tokenizer } from "../../src/tokenizer/tokenizer.ts";
+import type { Vocabulary } from "../../src/tokenizer/vocabulary.ts";
+import { randomIntegers } from "./random.ts";
+
+const BYTES = Array.from(
+  { length: 256 },
+  (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`,
+);
+
+/** A vocabulary of `start` tokens and what `merges` make of them. */
+function vocabularyOf(
+  start: string[],
+  merges: [string, string][],
+  more: Partial<Vocabulary> = {},
+): Vocabulary {
+  const tokens = [...new Set([...start, ...merges.map(([left, right]) => left + right)])];
+  return {
+    tokens,
+    merges,
+    added: [],
+    fuseUnknown: false,
+    byteFallback: BYTES.every((byte) => tokens.includes(byte)),
+    normalize: [],
+    denormalize: [],
+    stops: [],
+    ...more,
+  };
+}
+
+/** Random merges over an alphabet, each of tokens that exist by then. */
+function randomMerges(random: (below: number) => number, start: string[], count: number): [string, string][] {
+  const tokens = [...start];
+  const merges: [string, string][] = [];
+  const taken = new Set<string>();
+  while (merges.length < count) {
+    const pair: [string, string] = [tokens[random(tokens.length)], tokens[random(tokens.length)]];
+    if (taken.has(pair.join(" ")) || pair.join("").length > 40) continue;
+    taken.add(pair.join(" "));
+    merges.push(pair);
+    if (!tokens.includes(pair.join(""))) tokens.push(pair.join(""));
+  }
+  // Ranks need not follow the order in which tokens can arise.
+  for (let i = merges.length - 1; i > 0; i--) {
+    const j = random(i + 1);
+    [merges[i], merges[j]] = [merges[j], merges[i]];
+  }
+  return merges;
+}
+
+/** The definition: over the whole text, merge the best-ranked pair, leftmost first, until none is left. */
+function oracle(symbols: string[], merges: [string, string][]): string[] {
+  const rankOf = new Map(merges.map((pair, rank) => [pair.join(" "), rank]));
+  for (;;) {
+    let best = -1, bestRank = Infinity;
+    for (let i = 0; i + 1 < symbols.length; i++) {
+      const rank = rankOf.get(`${symbols[i]} ${symbols[i + 1]}`);
+      if (rank !== undefined && rank < bestRank) bestRank = rank, best = i;
+    }
+    if (best < 0) return symbols;
+    symbols = symbols.toSpliced(best, 2, symbols[best] + symbols[best + 1]);
+  }
+}
+
+Deno.test("random vocabularies encode short and long texts as the plain definition does", () => {
+  const random = randomIntegers(11);
+  for (let round = 0; round < 60; round++) {
+    const alphabet = [..."abcdé𠮷"].slice(0, 2 + random(5));
+    const merges = randomMerges(random, alphabet, 1 + random(40));
+    const tokenizer = new Tokenizer(vocabularyOf(alphabet, merges));
+    for (const length of [1, 2, 5, 20, 24, 25, 40, 200]) {
+      const symbols = Array.from({ length }, () => alphabet[random(alphabet.length)]);
+      const ids = tokenizer.encode(symbols.join(""));
+      assertEquals(ids.map((id) => tokenizer.token(id)), oracle(symbols, merges));
+    }
+  }
+});
+
+Deno.test("merges of byte tokens apply to characters that only bytes can spell", () => {
+  const random = randomIntegers(12);
+  const start = [...BYTES, "a", "b"];
+  for (let round = 0; round < 20; round++) {
+    const some = ["a", "b", "<0xC3>", "<0xA9>", "<0xA8>"]; // é and è in bytes
+    const merges = randomMerges(random, some, 12);
+    const tokenizer = new Tokenizer(vocabularyOf(start, merges));
+    for (const length of [3, 30]) {
+      const text = Array.from({ length }, () => "abéè"[random(4)]).join("");
+      const symbols = [...text].flatMap((character) =>
+        character === "é" ? ["<0xC3>", "<0xA9>"] : character === "è" ? ["<0xC3>", "<0xA8>"] : [character]
+      );
+      assertEquals(tokenizer.encode(text).map((id) => tokenizer.token(id)), oracle(symbols, merges));
+    }
+  }
+});
+
+Deno.test("work grows in proportion to the text, with and without places to cut it", () => {
+  const merges: [string, string][] = [["a", "a"], ["aa", "aa"], ["aaaa", "aaaa"], ["a", "b"], [" ", "a"]];
+  const vocabulary = vocabularyOf(["a", "b", " "], merges);
+  for (const unit of ["a", "a b ", "ab"]) {
+    const lookups = (length: number) => {
+      const bpe = new Bpe(vocabulary, new TokenIndex(vocabulary.tokens));
+      bpe.encode(unit.repeat(length / unit.length), []);
+      return bpe.pairLookups;
+    };
+    const small = lookups(1 << 17), large = lookups(1 << 20);
+    assert(
+      large <= 8.01 * small,
+      `${JSON.stringify(unit)}: ${small} lookups for 128 KiB, ${large} for 1 MiB`,
+    );
+    assert(large <= 5 * (1 << 20), `${JSON.stringify(unit)}: ${large} lookups for 1 MiB`);
+  }
+});
+
+Deno.test("no merge and no single character makes a control token", () => {
+  const merges: [string, string][] = [["<", "t"], ["<t", ">"], ["t", ">"], ["<", "t>"], ["!", "!"]];
+  const vocabulary = vocabularyOf([...BYTES, "<", "t", ">", "!"], merges);
+  const control = ["<t>", "!"].map((text) => ({
+    id: vocabulary.tokens.indexOf(text),
+    text,
+    control: true,
+    normalized: false,
+  }));
+  const tokenizer = new Tokenizer({ ...vocabulary, added: control });
+  for (const text of ["<t>", "!", "!!", "<t>!<t>", "<<t>>"]) {
+    const ids = tokenizer.encode(text);
+    assertEquals(ids.filter((id) => tokenizer.isControl(id)), [], text);
+    assertEquals(tokenizer.decode(ids), text);
+  }
+  assertEquals(tokenizer.encode("<t>!", { special: true }), control.map((token) => token.id));
+});
+
+Deno.test("unknown characters become the unknown token, fused when the file says so", () => {
+  const start = ["<unk>", "a"];
+  const separate = new Tokenizer(vocabularyOf(start, [["a", "a"]], { unknown: 0 }));
+  assertEquals(separate.encode("xya𠮷aaz"), [0, 0, 1, 0, 2, 0]);
+  const fused = new Tokenizer(vocabularyOf(start, [["a", "a"]], { unknown: 0, fuseUnknown: true }));
+  assertEquals(fused.encode("xya𠮷aaz"), [0, 1, 0, 2, 0]);
+});
+
+Deno.test("a character that nothing can spell is a typed error that names it", () => {
+  const tokenizer = new Tokenizer(vocabularyOf(["a"], []));
+  assertThrows(() => tokenizer.encode("aé"), TokenizerError, "U+00E9");
+  assertEquals(tokenizer.encode("aa"), [0, 0]);
+});
+
+Deno.test("a pair that is listed twice merges at its last rank", () => {
+  const merges: [string, string][] = [["a", "b"], ["b", "c"], ["a", "b"]];
+  const tokenizer = new Tokenizer(vocabularyOf([..."abc"], merges));
+  assertEquals(tokenizer.encode("abc").map((id) => tokenizer.token(id)), ["a", "bc"]);
+});
+
+Deno.test("a pair table returns what was set last, through growth and collisions", () => {
+  const random = randomIntegers(13);
+  const table = new PairTable(1), expected = new Map<string, number>();
+  for (let i = 0; i < 5000; i++) {
+    const left = random(60), right = random(60);
+    table.set(left, right, i, -i);
+    expected.set(`${left} ${right}`, i);
+  }
+  for (let left = 0; left < 61; left++) {
+    for (let right = 0; right < 61; right++) {
+      const slot = table.find(left, right), value = expected.get(`${left} ${right}`);
+      assertEquals(slot < 0 ? undefined : table.rank(slot), value);
+      if (value !== undefined) assertEquals(table.result(slot), -value);
+    }
+  }
+});
+
+Deno.test("a token index finds every text, whole or in two parts, and nothing else", () => {
+  const random = randomIntegers(14);
+  const pieces = Array.from(
+    { length: 300 },
+    () => Array.from({ length: 1 + random(4) }, () => "abz\u0000é"[random(5)]).join(""),
+  );
+  const tokens = [...new Set([...pieces, ...pieces.map((piece, i) => piece + pieces[(i * 7) % 300])])];
+  const index = new TokenIndex([...tokens, tokens[0]]);
+  tokens.forEach((text, id) => assertEquals(index.find(text), id));
+  for (let round = 0; round < 3000; round++) {
+    const left = random(tokens.length), right = random(tokens.length);
+    assertEquals(index.findJoined(left, right), tokens.indexOf(tokens[left] + tokens[right]));
+  }
+  assertEquals(index.find("absent"), -1);
+  assertEquals(index.find(""), -1);
+});
