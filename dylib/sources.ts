@@ -2,7 +2,7 @@
  * What the native library is built from. `sources.json` names every file with its SHA-256, since a remote directory
  * cannot be listed: a build from a URL fetches exactly these files. `deno run -A dylib/sources.ts` writes it again.
  *
- * Every `.cpp` below `dylib` is a compile unit. A unit that has a line such as `// isa: scalar avx2 avx512 neon` near
+ * Every `.cpp` in `dylib` and in the folder of a device is a compile unit. A unit that has a line such as `// isa: scalar avx2 avx512 neon` near
  * its top is compiled once for each of these instruction sets that belongs to the target, with `MB_ISA` defined as its
  * name. All that such a unit defines must live in a namespace named after `MB_ISA`: two instruction sets that emit the
  * same inline function would otherwise share whichever copy the linker keeps.
@@ -18,7 +18,7 @@ export interface Unit {
   device?: string;
 }
 
-/** What a device adds to the build. A unit below `<device>/` belongs to it and is left out elsewhere. */
+/** What a device adds to the build. A unit below `<device>/` belongs to it. */
 export interface DeviceSources {
   /** values of `Deno.build.os` where the device is compiled in */
   systems: string[];
@@ -36,7 +36,7 @@ export interface Sources {
   devices: Record<string, DeviceSources>;
 }
 
-/** Where each device is compiled in. A device without a folder yet is not listed in `sources.json`. */
+/** Where each device is compiled in. Other folders are no part of the library. */
 const DEVICES: Record<string, DeviceSources> = {
   cpu: { systems: ["linux", "darwin"], flags: [], link: [] },
 };
@@ -59,10 +59,10 @@ export async function scanSources(folder: URL): Promise<Sources> {
     files[path] = await sha256(bytes);
     if (!path.endsWith(".cpp")) continue;
     const isa = new TextDecoder().decode(bytes.subarray(0, HEAD_CHARACTERS)).match(ISA_LINE)?.[1];
-    const device = path.includes("/") ? path.slice(0, path.indexOf("/")) : undefined;
     const unit: Unit = { file: path };
     if (isa !== undefined) unit.isa = isa.trim().split(" ");
-    if (device !== undefined && device in DEVICES) {
+    if (path.includes("/")) {
+      const device = path.slice(0, path.indexOf("/"));
       unit.device = device;
       devices[device] = DEVICES[device];
     }
@@ -75,6 +75,7 @@ export async function scanSources(folder: URL): Promise<Sources> {
 async function list(folder: URL, prefix: string): Promise<string[]> {
   const paths: string[] = [];
   for await (const entry of Deno.readDir(new URL(prefix, folder))) {
+    if (entry.isDirectory && prefix === "" && !(entry.name in DEVICES)) continue;
     if (entry.isDirectory) paths.push(...await list(folder, `${prefix}${entry.name}/`));
     else if (/\.(h|cpp|inc)$/.test(entry.name)) paths.push(prefix + entry.name);
   }
@@ -89,6 +90,7 @@ export function sourcesText(sources: Sources): string {
 if (import.meta.main) {
   const folder = new URL("./", import.meta.url);
   const sources = await scanSources(folder);
-  await Deno.writeTextFile(new URL("sources.json", folder), sourcesText(sources));
+  await Deno.writeTextFile(new URL("sources.json.tmp", folder), sourcesText(sources));
+  await Deno.rename(new URL("sources.json.tmp", folder), new URL("sources.json", folder));
   console.log(`sources.json: ${Object.keys(sources.files).length} files, ${sources.units.length} units`);
 }

@@ -1,0 +1,194 @@
+/** A device: where buffers live and plans run. */
+import { InvalidArgument } from "../src/errors.ts";
+import { encodePlan, type Plan } from "../src/schedule/plan.ts";
+import { Buffer } from "./buffer.ts";
+import { ErrorText, fixedBytes, readText, size, utf8 } from "./call.ts";
+import { Handle } from "./handle.ts";
+import { type LibraryOptions, type NativeSymbols, openLibrary } from "./library.ts";
+import { Pass } from "./pass.ts";
+import { optionalEnv, requirePermission } from "./permissions.ts";
+
+/** Kinds of device. */
+export type DeviceKind = "cpu" | "metal" | "cuda";
+
+/** Options of `Device.open`; those of the CPU device are ignored by no other: a device refuses what it does not know. */
+export interface DeviceOptions extends LibraryOptions {
+  /** CPU: worker threads; default: all cores */
+  threads?: number;
+  /** CPU: instruction set; default: `MARKBASE_CPU`, else the best of this CPU */
+  level?: string;
+}
+
+/** What a device is. */
+export interface DeviceInfo {
+  kind: DeviceKind;
+  name: string;
+  /** instruction set or GPU family */ level: string;
+  threads: number;
+  memoryBytes: number;
+  /** bytes; tensors in mapped files must be aligned so */ weightAlignment: number;
+  maxBufferBytes: number;
+  unifiedMemory: boolean;
+}
+
+/** Bytes that a device holds, by kind. */
+export interface DeviceMemory {
+  /** of mapped files */ mapped: number;
+  /** of buffers made by `createBuffer` */ buffers: number;
+  /** of weights in another layout */ repacked: number;
+  scratch: number;
+  /** largest sum of the last three so far */ peak: number;
+  liveBuffers: number;
+  livePasses: number;
+}
+
+/**
+ * Opened by `Device.open`. `using` releases it at the end of the scope; `close()` does so at once and throws `Disposed` when called
+ * again. Buffers and passes keep the native device alive, so the order of disposal does not matter.
+ */
+export class Device implements Disposable, AsyncDisposable {
+  readonly #native: NativeSymbols;
+  readonly #handle: Handle;
+  readonly kind: DeviceKind;
+  /** the native library: path and SHA-256 */
+  readonly library: { readonly path: string; readonly sha256: string };
+
+  private constructor(
+    native: NativeSymbols,
+    pointer: bigint,
+    kind: DeviceKind,
+    library: { path: string; sha256: string },
+  ) {
+    this.#native = native;
+    this.#handle = new Handle("A device", this, pointer, native.mb_device_release);
+    this.kind = kind;
+    this.library = library;
+  }
+
+  /**
+   * Opens a device, and the native library before it where that has not happened yet. Rejects with `LibraryError`,
+   * `MissingPermission` or a `DeviceError` ("no_device" where this machine has none).
+   */
+  static async open(kind: DeviceKind, options: DeviceOptions = {}): Promise<Device> {
+    const { threads, level, ...libraryOptions } = options;
+    const library = await openLibrary(libraryOptions);
+    const settings = kind === "cpu"
+      ? { threads, level: level ?? await optionalEnv("MARKBASE_CPU") }
+      : { threads, level };
+    const name = utf8(kind, "The device kind");
+    const json = utf8(JSON.stringify(settings), "The device options");
+    const out = new BigUint64Array(1);
+    const error = new ErrorText();
+    const status = await library.symbols.mb_device_open_async(
+      name,
+      BigInt(name.length),
+      json,
+      BigInt(json.length),
+      out,
+      error.bytes,
+      error.capacity,
+    );
+    error.unwrap(status);
+    return new Device(library.symbols, out[0], kind, { path: library.path, sha256: library.sha256 });
+  }
+
+  /** What the device is. */
+  info(): DeviceInfo {
+    const pointer = this.#handle.pointer;
+    return JSON.parse(readText((...room) => this.#native.mb_device_info(pointer, ...room)));
+  }
+
+  /** Bytes that the device holds now. */
+  memory(): DeviceMemory {
+    const values = new BigUint64Array(8);
+    const error = new ErrorText();
+    error.unwrap(this.#native.mb_device_memory(this.#handle.pointer, values, error.bytes, error.capacity));
+    const [mapped, buffers, repacked, scratch, peak, liveBuffers, livePasses] = Array.from(values, Number);
+    return { mapped, buffers, repacked, scratch, peak, liveBuffers, livePasses };
+  }
+
+  /** A zero-filled buffer of `bytes` bytes (at least 1). Throws `DeviceError` ("out_of_memory") where there is no room. */
+  createBuffer(bytes: number): Buffer {
+    const out = new BigUint64Array(1);
+    const error = new ErrorText();
+    error.unwrap(
+      this.#native.mb_buffer_create(
+        this.#handle.pointer,
+        size(bytes, "The size of a buffer"),
+        out,
+        error.bytes,
+        error.capacity,
+      ),
+    );
+    return new Buffer(this.#native, out[0], true);
+  }
+
+  /** Maps bytes [offset, offset + bytes) of a file, read-only, without reading them. Rejects with `DeviceError` ("io"). */
+  async mapFile(path: string, offset: number, bytes: number): Promise<Buffer> {
+    await requirePermission({ name: "read", path }, "to map the weights");
+    const name = utf8(path, "The path");
+    const at = size(offset, "The offset");
+    const length = size(bytes, "The length");
+    const out = new BigUint64Array(1);
+    const error = new ErrorText();
+    const status = await this.#handle.use(
+      [this, name, out, error],
+      (pointer) =>
+        this.#native.mb_buffer_map_async(
+          pointer,
+          name,
+          BigInt(name.length),
+          at,
+          length,
+          out,
+          error.bytes,
+          error.capacity,
+        ),
+    );
+    error.unwrap(status);
+    return new Buffer(this.#native, out[0], false);
+  }
+
+  /**
+   * Checks a plan, binds buffer i to its buffer record i and readies it to run. Rejects with `DeviceError`
+   * ("invalid_plan", "unsupported", "out_of_memory").
+   */
+  async compile(plan: Plan | Uint8Array, buffers: readonly Buffer[]): Promise<Pass> {
+    const bytes = plan instanceof Uint8Array ? fixedBytes(plan, "The plan") : encodePlan(plan);
+    const pointers = new BigUint64Array(buffers.map((buffer) => buffer.pointer));
+    if (pointers.length === 0) throw new InvalidArgument("A plan needs at least one buffer.");
+    const out = new BigUint64Array(1);
+    const error = new ErrorText();
+    const status = await this.#handle.use(
+      [this, bytes, pointers, buffers, out, error],
+      (pointer) =>
+        this.#native.mb_pass_compile_async(
+          pointer,
+          bytes,
+          BigInt(bytes.byteLength),
+          pointers,
+          BigInt(pointers.length),
+          out,
+          error.bytes,
+          error.capacity,
+        ),
+    );
+    error.unwrap(status);
+    return new Pass(this.#native, out[0]);
+  }
+
+  /** Releases the device. Throws `Disposed` when it already was. */
+  close(): void {
+    this.#handle.close();
+  }
+
+  /** Releases the device, after the calls under way; harmless when repeated. */
+  [Symbol.dispose](): void {
+    this.#handle.dispose();
+  }
+
+  /** As `Symbol.dispose`, and waits for the release. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#handle.disposeAsync();
+  }
+}
