@@ -1,0 +1,234 @@
+/** Chat messages and tools as callers give them, their checks, and their preparation for a template. */
+
+import { InvalidArgument } from "../errors.ts";
+import type { Warning } from "../warning.ts";
+import { toolCallsForTemplate } from "./tool_history.ts";
+
+/** A part of a message. Media are paths, URLs, Blobs, bytes, or raw pixels or samples. */
+export type ContentPart =
+  | { type: "text"; text: string }
+  | { type: "image"; image: unknown }
+  | { type: "audio"; audio: unknown }
+  | { type: "video"; video: unknown };
+
+/** A call that a model made. */
+export interface ToolCall {
+  /** Names the call among those of one reply; a tool message refers to it. */
+  id: string;
+  /** The function. */
+  name: string;
+  /** Its arguments. */
+  arguments: Record<string, unknown>;
+}
+
+/** A call in the shape of OpenAI's API; `arguments` is a mapping or its JSON text. */
+export interface OpenAIToolCall {
+  /** As in {@link ToolCall}. */
+  id?: string;
+  /** Always "function". */
+  type?: "function";
+  /** Name and arguments. */
+  function: { name: string; arguments: Record<string, unknown> | string };
+}
+
+/** One message of a conversation. Further JSON fields reach the template as they are. */
+export interface Message {
+  /** Who speaks; `developer` counts as `system`, `tool` is the result of a call. */
+  role: "system" | "developer" | "user" | "assistant" | "tool";
+  /** Text, parts, or a mapping as the result of a tool; may be null in an assistant message. */
+  content?: string | ContentPart[] | Record<string, unknown> | null;
+  /** Thoughts of an assistant message; most templates show them only next to tool calls of the running turn. */
+  thinking?: string;
+  /** Calls of an assistant message, as a reply returns them. */
+  toolCalls?: ToolCall[];
+  /** The same in the shape of OpenAI's API. */
+  tool_calls?: OpenAIToolCall[];
+  /** Which call a tool message answers. */
+  toolCallId?: string;
+  /** The same in the shape of OpenAI's API. */
+  tool_call_id?: string;
+  /** The function that a tool message answers for; found by the call's id if absent. */
+  name?: string;
+  /** Anything else that the checkpoint's template reads. */
+  [field: string]: unknown;
+}
+
+/** A function that the model may call. */
+export interface Tool {
+  /** Always "function". */
+  type: "function";
+  /** What the model is told. */
+  function: {
+    /** Name, as the model will write it. */
+    name: string;
+    /** What it does. */
+    description?: string;
+    /** JSON schema of the arguments. */
+    parameters?: Record<string, unknown>;
+    /** Anything else that the checkpoint's template reads, such as `response`. */
+    [field: string]: unknown;
+  };
+}
+
+/** Messages as the template gets them (before escaping), with their media in order. */
+export interface PreparedMessages {
+  /** Plain JSON values. */
+  messages: Record<string, unknown>[];
+  /** Image, audio and video parts in the order of the messages. */
+  media: ContentPart[];
+  /** What was changed. */
+  warnings: Warning[];
+}
+
+const ROLES = ["system", "developer", "user", "assistant", "tool"];
+const MEDIA = ["image", "audio", "video"];
+/** Fields that are translated; all others are handed on. */
+const OWN_FIELDS = new Set([
+  "role",
+  "content",
+  "thinking",
+  "toolCalls",
+  "tool_calls",
+  "toolCallId",
+  "tool_call_id",
+  "name",
+]);
+
+/**
+ * Checks messages and brings them into the shape that templates read. `channels` says whether the vocabulary has
+ * thinking channels. Throws InvalidArgument that names the message.
+ */
+export function prepareMessages(messages: readonly Message[], channels: boolean): PreparedMessages {
+  if (!Array.isArray(messages) || messages.length === 0) {
+    throw new InvalidArgument(
+      'There are no messages. Pass at least one, such as {role: "user", content: "…"}.',
+    );
+  }
+  const prepared: Record<string, unknown>[] = [];
+  const media: ContentPart[] = [];
+  const warnings: Warning[] = [];
+  messages.forEach((message, i) => {
+    const where = `Message ${i}`;
+    if (typeof message !== "object" || message === null || !ROLES.includes(message.role)) {
+      throw new InvalidArgument(
+        `${where} has the role ${quote(message?.role)}. Use one of ${ROLES.join(", ")}.`,
+      );
+    }
+    const out: Record<string, unknown> = { role: message.role };
+    for (const [field, value] of Object.entries(message)) {
+      if (!OWN_FIELDS.has(field) && value !== undefined) out[field] = value;
+    }
+    const content = prepareContent(message, where, media);
+    if (content !== undefined) {
+      out.content = message.role === "assistant" && channels ? withoutChannels(content) : content;
+    }
+    if (message.name !== undefined && message.name !== null) out.name = text(message.name, `${where}: name`);
+    if (message.thinking !== undefined && message.thinking !== null && message.thinking !== "") {
+      out.thinking = text(message.thinking, `${where}: thinking`);
+      out.reasoning_content ??= out.thinking; // the name that Gemma's own templates read
+    }
+    Object.assign(out, toolCallsForTemplate(message, prepared, where, warnings));
+    prepared.push(out);
+  });
+  return { messages: prepared, media, warnings };
+}
+
+/** Checks tool declarations. Throws InvalidArgument that names the tool. */
+export function prepareTools(tools: readonly Tool[]): Tool[] {
+  if (!Array.isArray(tools)) {
+    throw new InvalidArgument("tools is not a list. Pass a list of function declarations.");
+  }
+  tools.forEach((tool, i) => {
+    if (typeof tool !== "object" || tool === null || tool.type !== "function") {
+      throw new InvalidArgument(`Tool ${i} has the type ${quote(tool?.type)}. Use "function".`);
+    }
+    const name = tool.function?.name;
+    if (typeof name !== "string" || name === "") {
+      throw new InvalidArgument(`Tool ${i} has no name. Give function.name a text.`);
+    }
+    const { description, parameters } = tool.function;
+    if (description !== undefined && description !== null) {
+      text(description, `Tool ${quote(name)}: description`);
+    }
+    if (
+      parameters !== undefined && parameters !== null &&
+      (typeof parameters !== "object" || Array.isArray(parameters))
+    ) {
+      throw new InvalidArgument(`Tool ${quote(name)}: parameters is not a JSON schema object.`);
+    }
+  });
+  return tools.slice();
+}
+
+/** Content for the template: text, parts, a mapping (tool results), null, or undefined where there is none. */
+function prepareContent(message: Message, where: string, media: ContentPart[]): unknown {
+  const { content, role } = message;
+  if (content === null || content === undefined) {
+    if (role === "assistant") return content;
+    throw new InvalidArgument(`${where} (${role}) has no content. Give it a text or a list of parts.`);
+  }
+  if (typeof content === "string") return content;
+  if (!Array.isArray(content)) {
+    if (role === "tool" && typeof content === "object") return content;
+    throw new InvalidArgument(`${where}: content is ${quote(content)}. Use a text or a list of parts.`);
+  }
+  const parts = content.map((part: ContentPart, j) => {
+    const type = part?.type;
+    if (type === "text") return { type, text: text(part.text, `${where}: text of part ${j}`) };
+    if (MEDIA.includes(type)) {
+      if (role !== "user" && role !== "assistant") {
+        throw new InvalidArgument(
+          `${where} (${role}) has a part of type "${type}". Put media into user messages.`,
+        );
+      }
+      media.push(part);
+      return { type };
+    }
+    throw new InvalidArgument(
+      `${where}: part ${j} has the type ${quote(type)}. Use one of text, ${MEDIA.join(", ")}.`,
+    );
+  });
+  // Templates print such a list as Python does ("[{'type': …}]") in the system turn.
+  if (role !== "user" && role !== "assistant") return joinTexts(parts);
+  return parts;
+}
+
+type TemplatePart = { type: string; text?: string };
+
+function joinTexts(parts: TemplatePart[]): string {
+  return parts.map((part) => part.text ?? "").join("");
+}
+
+const CHANNEL_START = "<|channel>";
+const CHANNEL_END = "<channel|>";
+
+/** Content of an assistant message without the thinking channels that it spells. */
+function withoutChannels(content: unknown): unknown {
+  if (typeof content === "string") return dropChannels(content);
+  if (!Array.isArray(content)) return content;
+  const parts = content as TemplatePart[];
+  const whole = joinTexts(parts);
+  if (!whole.includes(CHANNEL_START) && !whole.includes(CHANNEL_END)) return parts;
+  // A channel may begin in one part and end in another, so the texts are joined first.
+  const media = parts.filter((part) => part.type !== "text");
+  return media.length === 0
+    ? dropChannels(whole)
+    : parts.map((part) => part.type === "text" ? { type: "text", text: dropChannels(part.text!) } : part);
+}
+
+/** As Gemma's templates strip it: each piece before a channel end loses what follows its channel start. */
+function dropChannels(content: string): string {
+  return content.split(CHANNEL_END).map((piece) => piece.split(CHANNEL_START, 1)[0]).join("");
+}
+
+function text(value: unknown, what: string): string {
+  if (typeof value === "string") return value;
+  throw new InvalidArgument(`${what} is ${quote(value)}, not a text.`);
+}
+
+/** A value for an error message, short. */
+export function quote(value: unknown): string {
+  if (typeof value === "string") return JSON.stringify(value.length > 60 ? value.slice(0, 57) + "…" : value);
+  if (value === null || typeof value !== "object") return String(value);
+  return Array.isArray(value) ? "a list" : "an object";
+}
