@@ -137,6 +137,6 @@ function isRecord(value: unknown): value is Record<string, unknown> {
 }
 
 function shorten(value: unknown): string {
-  const text = JSON.stringify(value);
+  const text = JSON.stringify(value) ?? String(value);
   return text.length > 80 ? `${text.slice(0, 80)}…` : text;
 }

@@ -92,7 +92,9 @@ async function guard<T>(path: string, permission: string, operation: () => Promi
     return await operation();
   } catch (cause) {
     if (cause instanceof Deno.errors.NotCapable) {
-      throw new MissingPermission(`--allow-read=${permission}`, "to open the checkpoint", { cause });
+      throw new MissingPermission(`--allow-read=${flagValue(permission)}`, "to open the checkpoint", {
+        cause,
+      });
     }
     if (cause instanceof Deno.errors.NotFound || cause instanceof Deno.errors.NotADirectory) {
       throw new CheckpointError("missing_file", `${path} does not exist. Download it, or correct the path.`, {
@@ -102,6 +104,12 @@ async function guard<T>(path: string, permission: string, operation: () => Promi
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new CheckpointError("unreadable_file", `${path} cannot be read: ${reason}.`, { cause });
   }
+}
+
+/** A path as a shell and Deno's permission flags take it: commas doubled, quoted where a shell would split it. */
+function flagValue(path: string): string {
+  const value = path.replaceAll(",", ",,");
+  return /^[\w./,:@%+~-]+$/.test(value) ? value : `"${value}"`;
 }
 
 function join(folder: string, name: string): string {

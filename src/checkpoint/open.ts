@@ -82,11 +82,11 @@ export async function openCheckpoint(source: string): Promise<Checkpoint> {
     warnings,
     weights,
     readTensor: (name) => readTensor(files, tensors, name),
-    checkFinite: () => checkFinite(files, weights()),
+    checkFinite: async () => await checkFinite(files, weights()),
   };
 }
 
-/** Reads only the configs of a folder (or of the folder of a file): enough for `explain` without weights. */
+/** Reads only the configs of a folder: enough to explain an architecture without its weights. */
 export async function readConfig(
   folder: string,
 ): Promise<{ config: ModelConfig; rawConfig: Record<string, unknown> }> {
