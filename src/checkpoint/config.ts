@@ -159,6 +159,7 @@ export const SUPPORTED_MODEL_TYPES: readonly string[] = [
   "gemma4_unified",
   "gemma4_unified_text",
   "gemma4_assistant",
+  "gemma4_unified_assistant",
 ];
 
 /**
@@ -179,7 +180,7 @@ export function parseConfig(configJson: unknown, generationJson: unknown = null)
     );
   }
   const unified = modelType.startsWith("gemma4_unified");
-  const isDrafter = modelType === "gemma4_assistant";
+  const isDrafter = modelType.endsWith("_assistant");
   const text = modelType.endsWith("_text") ? top : top.object("text_config");
   if (text === null) throw top.wrong("text_config", "a JSON object");
 
@@ -188,9 +189,11 @@ export function parseConfig(configJson: unknown, generationJson: unknown = null)
   const perLayerInputSize = readPerLayerInputSize(text, unified, isDrafter);
   text.oneOf("hidden_activation", ["gelu_pytorch_tanh"], "gelu_pytorch_tanh");
   const softcap = text.number("final_logit_softcapping", { min: 0, or: 0 });
-  const bidirectional = text.isNull("use_bidirectional_attention")
-    ? "none"
-    : text.oneOf("use_bidirectional_attention", ["none", "vision"], unified ? "vision" : "none");
+  const bidirectional = text.isNull("use_bidirectional_attention") ? "none" : text.oneOf(
+    "use_bidirectional_attention",
+    ["none", "vision"],
+    unified && !isDrafter ? "vision" : "none",
+  );
   const tied = text.boolean("tie_word_embeddings", true);
   return {
     architecture: "gemma4",

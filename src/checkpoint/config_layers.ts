@@ -9,7 +9,7 @@ const KINDS = { sliding_attention: "sliding", full_attention: "full" } as const;
 export interface LayerContext {
   /** The `gemma4_unified` class. */
   unified: boolean;
-  /** The `gemma4_assistant` class. */
+  /** The assistant classes. */
   isDrafter: boolean;
   /** Whether media blocks are attended in both directions. */
   bidirectional: "none" | "vision";

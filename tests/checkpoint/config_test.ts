@@ -98,6 +98,8 @@ Deno.test({
     assertEquals(config.drafter, { backboneHiddenSize: 64, centroids: { count: 32, topK: 4 } });
     assertEquals(config.layers.map((layer) => layer.kvOwner), [-1, -1, -1, -1]);
     assertEquals(config.finalLogitSoftcap, null);
+    const raw = { ...readJson("assistant-e2b", "config.json"), model_type: "gemma4_unified_assistant" };
+    assertEquals(parseConfig(raw), { ...config, modelType: "gemma4_unified_assistant" });
   },
 });
 
@@ -135,7 +137,7 @@ Deno.test("an unknown model type is one sentence that names it and the supported
   assertEquals(
     error.message,
     'Model type "llama" is not supported. Supported: gemma4, gemma4_text, gemma4_unified, gemma4_unified_text, ' +
-      "gemma4_assistant.",
+      "gemma4_assistant, gemma4_unified_assistant.",
   );
   assertEquals(error.code, "unknown_model_type");
   assertStringIncludes(assertThrows(() => parseConfig({})).message, "names no model_type");
