@@ -1,4 +1,5 @@
 /** Reads the tokenizer files of a checkpoint from a folder or the network. */
+import { fileURLToPath } from "node:url";
 import { MissingPermission, TokenizerError } from "../errors.ts";
 
 /** Larger than any tokenizer file known, small enough to keep a wrong file from filling memory. */
@@ -6,18 +7,19 @@ const MAX_BYTES = 256 * 2 ** 20;
 
 /**
  * Bytes of the file `name` in a folder (path, or URL with `file:`, `http:` or `https:`), or undefined when there is
- * none. Throws TokenizerError, MissingPermission, or the signal's reason.
+ * none. Throws TokenizerError (also for more than `maxBytes`), MissingPermission, or the signal's reason.
  */
 export async function readTokenizerFile(
   folder: string | URL,
   name: string,
-  signal: AbortSignal | undefined,
+  signal?: AbortSignal,
+  maxBytes: number = MAX_BYTES,
 ): Promise<Uint8Array | undefined> {
   const url = urlOf(folder, name);
   try {
     if (url === undefined || url.protocol === "file:") {
       const path = url ?? `${folder}/${name}`;
-      checkSize((await Deno.stat(path)).size, name);
+      checkSize((await Deno.stat(path)).size, name, maxBytes);
       return await Deno.readFile(path, { signal });
     }
     const response = await fetch(url, { signal });
@@ -32,14 +34,14 @@ export async function readTokenizerFile(
         `${url.href} answered ${response.status}. Check the address, or try again later.`,
       );
     }
-    checkSize(Number(response.headers.get("content-length") ?? 0), name);
-    return new Uint8Array(await response.arrayBuffer());
+    return await readBody(response, name, maxBytes);
   } catch (error) {
     signal?.throwIfAborted();
     if (error instanceof Deno.errors.NotFound || error instanceof Deno.errors.NotADirectory) return undefined;
     if (error instanceof Deno.errors.NotCapable) {
       const local = url === undefined || url.protocol === "file:";
-      const flag = local ? `--allow-read=${folder}` : `--allow-net=${url.host}`;
+      const path = url === undefined ? folder : local ? fileURLToPath(folder) : "";
+      const flag = local ? `--allow-read=${path}` : `--allow-net=${url.host}`;
       throw new MissingPermission(flag, `to read ${name}`, { cause: error });
     }
     if (error instanceof TokenizerError) throw error;
@@ -57,11 +59,23 @@ function urlOf(folder: string | URL, name: string): URL | undefined {
   return new URL(name, base);
 }
 
-function checkSize(bytes: number, name: string): void {
-  if (bytes <= MAX_BYTES) return;
+/** The body of a response; stops reading as soon as it is too large. */
+async function readBody(response: Response, name: string, maxBytes: number): Promise<Uint8Array> {
+  const chunks: Uint8Array<ArrayBuffer>[] = [];
+  let size = 0;
+  for await (const chunk of response.body ?? []) {
+    size += chunk.length;
+    checkSize(size, name, maxBytes);
+    chunks.push(chunk);
+  }
+  return new Uint8Array(await new Blob(chunks).arrayBuffer());
+}
+
+function checkSize(bytes: number, name: string, maxBytes: number): void {
+  if (bytes <= maxBytes) return;
   throw new TokenizerError(
     "tokenizer_too_large",
-    `${name} has ${bytes} bytes; at most ${MAX_BYTES} are read. Check that it is a tokenizer file.`,
+    `${name} has ${bytes} bytes or more; at most ${maxBytes} are read. Check that it is a tokenizer file.`,
   );
 }
 

@@ -60,20 +60,20 @@ function sequenceLength(bytes: readonly number[]): number {
   return length;
 }
 
-/** What one id contributes: a byte, text, or nothing when it is skipped. */
-export type Piece = number | string | undefined;
-
 /**
  * Streaming decoder of one reply. The pieces that `push` and `flush` return, joined, equal `decode` of the ids.
  * Text that ends in U+FFFD is held back until more follows, since it may be the start of something.
  */
 export class TokenStream {
-  readonly #pieceOf: (id: number) => Piece;
+  readonly #pieceOf: (id: number) => number | string | undefined;
   readonly #bytes = new Utf8Assembler();
   #held = "";
 
-  /** Made by `Tokenizer.stream`. `pieceOf` throws for ids outside the vocabulary. */
-  constructor(pieceOf: (id: number) => Piece) {
+  /**
+   * Made by `Tokenizer.stream`. `pieceOf` gives what an id contributes: a byte, text, or undefined for nothing; it
+   * throws for ids outside the vocabulary.
+   */
+  constructor(pieceOf: (id: number) => number | string | undefined) {
     this.#pieceOf = pieceOf;
   }
 

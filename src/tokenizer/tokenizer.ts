@@ -4,9 +4,12 @@ import { AddedMatcher } from "./added.ts";
 import { Bpe } from "./bpe.ts";
 import { parseJsonObject, readTokenizerFile } from "./files.ts";
 import { vocabularyFromJson } from "./json.ts";
-import { type Piece, TokenStream, Utf8Assembler } from "./stream.ts";
+import { TokenStream, Utf8Assembler } from "./stream.ts";
 import { TokenIndex } from "./token_index.ts";
 import { byteOfToken, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
+
+export { TokenStream } from "./stream.ts";
+export type { AddedToken, Merge, Replacement, Vocabulary } from "./vocabulary.ts";
 
 /** How to encode. */
 export interface EncodeOptions {
@@ -185,7 +188,8 @@ export class Tokenizer {
     );
   }
 
-  #pieceOf(id: number, skipSpecial: boolean): Piece {
+  /** What an id adds to the text: a byte of a character, text, or nothing. */
+  #pieceOf(id: number, skipSpecial: boolean): number | string | undefined {
     const text = this.token(id);
     if (this.#controlIds.has(id)) {
       return skipSpecial ? undefined : replaceAll(text, this.#denormalize);

@@ -1,5 +1,6 @@
 import { assertEquals, assertRejects, assertStringIncludes } from "@std/assert";
 import { MissingPermission, TokenizerError } from "../../src/errors.ts";
+import { readTokenizerFile } from "../../src/tokenizer/files.ts";
 import { loadTokenizer } from "../../src/tokenizer/tokenizer.ts";
 
 const folder = new URL("../../examples/tiny/", import.meta.url);
@@ -66,6 +67,24 @@ Deno.test("a failing server, broken content and a closed port are typed errors",
   assertEquals(error.code, "tokenizer_read");
 });
 
+Deno.test("a file larger than the limit is refused before it is read whole", async () => {
+  const name = "tokenizer.json", { size } = await Deno.stat(new URL(name, folder));
+  assertEquals((await readTokenizerFile(folder, name, undefined, size))?.length, size);
+  const refused = (source: string | URL) => () => readTokenizerFile(source, name, undefined, size - 1);
+  await assertRejects(refused(folder), TokenizerError, `${size} bytes`);
+  await serving(file, async (base) => void await assertRejects(refused(base), TokenizerError, "at most"));
+  let sent = 0;
+  const endless = () => {
+    const pull = (controller: ReadableStreamDefaultController) => {
+      sent++;
+      controller.enqueue(new Uint8Array(1 << 16));
+    };
+    return new Response(new ReadableStream({ pull }));
+  };
+  await serving(endless, async (base) => void await assertRejects(refused(base), TokenizerError, "at most"));
+  assertEquals(sent > 0 && sent < 1000, true);
+});
+
 Deno.test("an aborted load rejects with the signal's own reason", async () => {
   const reason = new Error("changed my mind");
   const error = await assertRejects(
@@ -81,6 +100,11 @@ Deno.test({
   async fn() {
     const read = await assertRejects(() => loadTokenizer("models/some"), MissingPermission);
     assertEquals(read.flag, "--allow-read=models/some");
+    const url = await assertRejects(
+      () => loadTokenizer(new URL("file:///some%20models/x/")),
+      MissingPermission,
+    );
+    assertEquals(url.flag, "--allow-read=/some models/x/");
     const net = await assertRejects(() => loadTokenizer("http://127.0.0.1:8765/x"), MissingPermission);
     assertStringIncludes(net.message, "--allow-net=127.0.0.1:8765");
   },
