@@ -1,0 +1,61 @@
+/** One line of the conformance table. */
+import type { Op } from "../../src/schedule/ops.ts";
+import type { Problem, WeightFormat } from "./problem.ts";
+
+/** What a case allows: norm of the difference over norm of the reference. */
+export interface Tolerance {
+  /** f32 arithmetic */ exact: number;
+  /** the device's fast mode */ fast: number;
+}
+
+/** Outputs in f32 from f32 arithmetic. */
+export const F32: Tolerance = { exact: 1e-5, fast: 1e-5 };
+/** Matrix products: fast mode may round activations to eight bits. */
+export const PRODUCT: Tolerance = { exact: 1e-5, fast: 1e-2 };
+/** Values that pass through half storage. */
+export const HALF: Tolerance = { exact: 4e-3, fast: 4e-3 };
+/** f32 storage, where fast mode may take half operands. */
+export const HALF_IF_FAST: Tolerance = { exact: 1e-5, fast: 4e-3 };
+
+/** An op on particular shapes, formats and data. */
+export interface Case {
+  op: Op["kind"];
+  /** what sets it apart within the op, unique there */
+  name: string;
+  tolerance: Tolerance;
+  /** the same bytes at each call; `exact` is the plan's precision */
+  build(exact: boolean): Problem;
+}
+
+/** A seed from a name, so that a case keeps its data when others come and go. */
+export function seedOf(name: string): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < name.length; i++) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
+  return hash >>> 0;
+}
+
+/** Short name of a weight format, such as `affine4/64+bf16`. */
+export function formatName(format: WeightFormat): string {
+  return format.kind === "affine" ? `affine${format.bits}/${format.group}+${format.scales}` : format.kind;
+}
+
+/** Every storage format of weights. */
+export const FORMATS: readonly WeightFormat[] = [
+  { kind: "f32" },
+  { kind: "bf16" },
+  { kind: "f16" },
+  ...([2, 3, 4, 5, 6, 8] as const).flatMap((bits) => [
+    ...([32, 64, 128] as const).map((group) => ({ kind: "affine", bits, group, scales: "bf16" }) as const),
+    { kind: "affine", bits, group: 64, scales: "f16" } as const,
+    { kind: "affine", bits, group: 32, scales: "f32" } as const,
+  ]),
+];
+
+/** The affine format most used, the widest, and the plain ones. */
+export const MAIN_FORMATS: readonly WeightFormat[] = [
+  { kind: "f32" },
+  { kind: "bf16" },
+  { kind: "f16" },
+  { kind: "affine", bits: 4, group: 64, scales: "bf16" },
+  { kind: "affine", bits: 8, group: 32, scales: "bf16" },
+];

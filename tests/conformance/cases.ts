@@ -1,0 +1,23 @@
+/** The conformance table: op × shapes × formats. It knows no device. */
+import type { Case } from "./case.ts";
+import { attentionCases } from "./cases/attention.ts";
+import { candidatesCases } from "./cases/candidates.ts";
+import { linearCases } from "./cases/linear.ts";
+import { lookupCases } from "./cases/lookup.ts";
+import { pointwiseCases } from "./cases/pointwise.ts";
+
+/** All cases, op by op. */
+export function allCases(): Case[] {
+  const cases = [
+    ...lookupCases(),
+    ...linearCases(),
+    ...attentionCases(),
+    ...pointwiseCases(),
+    ...candidatesCases(),
+  ];
+  const seen = new Set<string>();
+  return cases.filter(({ op, name }) => {
+    const key = `${op} ${name}`;
+    return !seen.has(key) && seen.add(key);
+  });
+}

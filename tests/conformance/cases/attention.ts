@@ -1,0 +1,243 @@
+/** Cases of attention, attend and kv_write: pages, windows, head shapes. */
+import type { PageTable } from "../../../src/engine/input.ts";
+import type { KvLayer } from "../../../src/schedule/ops.ts";
+import type { Tensor } from "../../../src/schedule/tensor.ts";
+import { type Case, HALF, HALF_IF_FAST, seedOf } from "../case.ts";
+import { type Problem, ProblemBuilder, type ProblemRow } from "../problem.ts";
+import { Random } from "../random.ts";
+
+/** One sequence of a case: `history` tokens in the cache, then `rows` new ones. */
+export interface SequenceDescription {
+  history: number;
+  rows: number;
+  decode?: boolean;
+}
+
+/** What an attention case asks for. */
+export interface AttentionDescription {
+  op: "attention" | "attend" | "kv_write";
+  /** decode sequences come first */ sequences: SequenceDescription[];
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  window?: number;
+  kv?: "f32" | "f16";
+  /** default true */ ownsKv?: boolean;
+  keysAreValues?: boolean;
+  /** default true */ normValues?: boolean;
+  /** default: headDim / 2 */ rotatedPairs?: number;
+  theta?: number;
+  /** K of the last key of each sequence is this much larger than the others */ peak?: number;
+  /** the op runs on gathered rows: the last of each sequence */ gathered?: boolean;
+  /** sequences that take part (their data does not depend on the others); default all */ pick?: number[];
+}
+
+const PAGE = 32;
+/** Layers of the page group; the case is about the second. */
+const LAYERS = 2;
+
+/** First position that a row at `position` sees. */
+function firstVisible(position: number, window: number | undefined): number {
+  return window === undefined ? 0 : Math.max(0, position - window + 1);
+}
+
+/** Builds the problem of a description. */
+export function attentionProblem(d: AttentionDescription, seed: number, exact: boolean): Problem {
+  const { heads, kvHeads, headDim, window, kv: kind = "f32" } = d;
+  const ownsKv = d.op === "kv_write" || d.op === "attention" && (d.ownsKv ?? true);
+  const pick = d.pick ?? d.sequences.map((_, i) => i);
+  const sequences = pick.map((i) => d.sequences[i]);
+  const randoms = pick.map((i) => new Random(seed + 7919 * (i + 1)));
+
+  const rows = sequences.flatMap(({ history, rows, decode }, sequence) =>
+    Array.from({ length: rows }, (_, i): ProblemRow => ({
+      position: history + i,
+      sequence,
+      rowClass: decode ? "decode" : "prefill",
+    }))
+  );
+  const spans = sequences.map(({ history, rows }) => ({
+    first: Math.floor(firstVisible(history, window) / PAGE),
+    end: Math.floor((history + rows - 1) / PAGE) + 1,
+  }));
+  const poolPages = spans.reduce((sum, { first, end }) => sum + end - first, 3);
+  const order = new Random(seed).permutation(poolPages);
+  const tables = spans.map(({ first, end }): PageTable => ({ first, pages: order.splice(0, end - first) }));
+  const ends = sequences.map((_, s) => rows.findLastIndex((row) => row.sequence === s));
+  const builder = new ProblemBuilder(new Random(seed), rows, {
+    sequences: tables,
+    outputs: d.gathered ? ends.map((row) => ({ row })) : [{ row: 0 }],
+  });
+
+  // Scores of about ±2: enough to tell keys apart, not so much that one key takes all.
+  const size = d.op === "attend" ? 1 : Math.SQRT2 / headDim ** 0.25;
+  const values = new Float64Array(poolPages * 2 * LAYERS * kvHeads * PAGE * headDim).fill(NaN);
+  sequences.forEach(({ history, rows }, s) => {
+    const end = ownsKv ? history : history + rows;
+    for (let position = firstVisible(history, window); position < end; position++) {
+      const page = tables[s].pages[Math.floor(position / PAGE) - tables[s].first];
+      for (const plane of [2, 3]) {
+        for (let head = 0; head < kvHeads; head++) {
+          const at = ((page * 2 * LAYERS + plane) * kvHeads + head) * PAGE + position % PAGE;
+          const large = d.peak && position === end - 1 && plane === 2 ? d.peak : 1;
+          for (let i = 0; i < headDim; i++) {
+            values[at * headDim + i] = plane === 2
+              ? randoms[s].normal(0, size * large)
+              : randoms[s].normal(0.2);
+          }
+        }
+      }
+    }
+  });
+  const pages = builder.pages("pages", [poolPages, 2 * LAYERS, kvHeads, PAGE, headDim], kind, values);
+  const kv: KvLayer = { pages, layer: 1, group: 0 };
+
+  const live = d.gathered ? "out_rows" as const : "rows" as const;
+  const activation = (name: string, width: number, deviation: number): Tensor => {
+    const perSequence = sequences.map(({ rows }, s) => randoms[s].normals(rows * width, 0, deviation));
+    const kept = perSequence.map((values) => d.gathered ? values.slice(-width) : values);
+    return builder.activation(name, [live, width], Float64Array.from(kept.flatMap((values) => [...values])));
+  };
+  const [queryWidth, keyWidth] = [heads * headDim, kvHeads * headDim];
+  if (d.op === "kv_write") {
+    const [k, v] = [activation("k", keyWidth, 1), activation("v", keyWidth, 3)];
+    return builder.finish({ kind: "kv_write", k, v, kv, kvHeads, headDim }, exact);
+  }
+  const common = { kv, heads, kvHeads, headDim, window: window ?? null };
+  if (d.op === "attend") {
+    const q = activation("q", queryWidth, 1);
+    const y = builder.output("y", [live, queryWidth]);
+    return builder.finish({ kind: "attend", q, y, ...common, scoreScale: 2 / Math.sqrt(headDim) }, exact);
+  }
+  const width = queryWidth + (ownsKv ? keyWidth * (d.keysAreValues ? 1 : 2) : 0);
+  const qkv = activation("qkv", width, 3);
+  const qNorm = builder.vector("q_norm", headDim, "bf16", size, 0.3 * size);
+  const kNorm = ownsKv ? builder.vector("k_norm", headDim, "bf16", size, 0.3 * size) : undefined;
+  const y = builder.output("y", [live, queryWidth]);
+  return builder.finish({
+    kind: "attention",
+    qkv,
+    qNorm,
+    kNorm,
+    y,
+    ...common,
+    ownsKv,
+    keysAreValues: d.keysAreValues ?? false,
+    normValues: d.normValues ?? true,
+    rope: { theta: d.theta ?? 1e4, rotatedPairs: d.rotatedPairs ?? headDim / 2, positionScale: 1 },
+    eps: 1e-3,
+    scoreScale: 1,
+  }, exact);
+}
+
+function name(d: AttentionDescription): string {
+  const sequences = d.sequences.map((s) => `${s.history}+${s.rows}${s.decode ? "d" : ""}`).join(",");
+  const parts = [`${d.kv ?? "f32"} sequences ${sequences} heads=${d.heads}/${d.kvHeads} d=${d.headDim}`];
+  for (const key of ["window", "rotatedPairs", "theta", "peak"] as const) {
+    if (d[key] !== undefined) parts.push(`${key}=${d[key]}`);
+  }
+  if (d.ownsKv === false) parts.push("shared");
+  if (d.normValues === false) parts.push("raw values");
+  for (const key of ["keysAreValues", "gathered"] as const) if (d[key]) parts.push(key);
+  return parts.join(" ");
+}
+
+/** All cases of attention and its parts. */
+export function attentionCases(): Case[] {
+  const list: AttentionDescription[] = [];
+  const add = (d: Omit<AttentionDescription, "op">, ...ops: AttentionDescription["op"][]) => {
+    for (const op of ops) list.push({ ...d, op });
+  };
+  const small = { heads: 4, kvHeads: 2, headDim: 64 };
+  for (const kv of ["f32", "f16"] as const) {
+    // keys of one decode row: nothing before it, page borders, block borders
+    for (const history of [0, 1, 6, 30, 31, 32, 33, 62, 63, 64, 254, 255, 256, 257, 511, 512, 700]) {
+      add({ ...small, kv, sequences: [{ history, rows: 1, decode: true }] }, "attention", "attend");
+    }
+    // chunks of a prompt
+    for (const rows of [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100]) {
+      add({ ...small, kv, sequences: [{ history: 0, rows }] }, "attention", "attend", "kv_write");
+      add({ ...small, kv, sequences: [{ history: 37, rows }], window: 40 }, "attention", "attend");
+    }
+    for (const history of [31, 32, 255, 256, 257]) {
+      add({ ...small, kv, sequences: [{ history, rows: 20 }] }, "attention", "kv_write");
+    }
+    // windows: smaller, equal and larger than what there is
+    for (const history of [0, 15, 16, 17, 31, 32, 100, 300]) {
+      for (const rows of [1, 5]) {
+        add({ ...small, kv, sequences: [{ history, rows, decode: rows === 1 }], window: 16 }, "attention");
+      }
+    }
+    for (const window of [1, 2, 31, 32, 33, 255, 256, 257, 1024]) {
+      add(
+        { ...small, kv, sequences: [{ history: 290, rows: 1, decode: true }], window },
+        "attention",
+        "attend",
+      );
+      add({ ...small, kv, sequences: [{ history: 290, rows: 19 }], window }, "attention");
+    }
+    // head sizes and groups of query heads
+    for (const headDim of [32, 64, 128, 256, 512]) {
+      for (const [heads, kvHeads] of [[1, 1], [2, 2], [8, 1], [8, 2], [6, 3]]) {
+        const shape = { heads, kvHeads, headDim, kv };
+        add({ ...shape, sequences: [{ history: 40, rows: 1, decode: true }] }, "attention", "attend");
+        add({ ...shape, sequences: [{ history: 33, rows: 18 }], window: 20 }, "attention", "kv_write");
+      }
+    }
+    add({ heads: 16, kvHeads: 1, headDim: 64, kv, sequences: [{ history: 9, rows: 3 }] }, "attention");
+    // several sequences at different positions
+    const mixed = [
+      { history: 300, rows: 1, decode: true },
+      { history: 0, rows: 1, decode: true },
+      { history: 31, rows: 1, decode: true },
+    ];
+    for (const window of [undefined, 64]) {
+      add({ ...small, kv, window, sequences: mixed }, "attention", "attend", "kv_write");
+      add(
+        { ...small, kv, window, sequences: [{ history: 0, rows: 33 }, { history: 70, rows: 9 }] },
+        "attention",
+      );
+      add({ ...small, kv, window, sequences: [...mixed, { history: 20, rows: 30 }] }, "attention", "attend");
+      add(
+        {
+          ...small,
+          kv,
+          window,
+          sequences: [{ history: 50, rows: 4, decode: true }, { history: 0, rows: 12 }],
+        },
+        "attention",
+      );
+    }
+    // shared readers, K as V, raw values, partial and absent rotation, gathered rows
+    for (const sequences of [[{ history: 290, rows: 1, decode: true }], [{ history: 17, rows: 21 }], mixed]) {
+      add({ ...small, kv, sequences, ownsKv: false }, "attention");
+      add({ ...small, kv, sequences, ownsKv: false, window: 18, gathered: true }, "attention");
+      add({ ...small, kv, sequences, keysAreValues: true }, "attention");
+      add({ ...small, kv, sequences, keysAreValues: true, rotatedPairs: 8, theta: 1e6 }, "attention");
+      add({ ...small, kv, sequences, normValues: false }, "attention");
+      add({ ...small, kv, sequences, normValues: false, keysAreValues: true }, "attention");
+      add({ ...small, kv, sequences, rotatedPairs: 5 }, "attention");
+      add({ ...small, kv, sequences, rotatedPairs: 0 }, "attention");
+      add({ ...small, kv, sequences, gathered: true }, "attend");
+    }
+    const real = { heads: 8, kvHeads: 2, headDim: 512, rotatedPairs: 64, theta: 1e6, kv };
+    add({ ...real, sequences: [{ history: 260, rows: 1, decode: true }] }, "attention");
+    add({ ...real, sequences: [{ history: 0, rows: 12 }], keysAreValues: true }, "attention");
+    // far positions, with only the window's pages
+    add({ ...small, kv, sequences: [{ history: 131000, rows: 1, decode: true }], window: 48 }, "attention");
+    add({ ...small, kv, sequences: [{ history: 131000, rows: 17 }], window: 48 }, "attention");
+    // one key takes nearly all of the weight
+    add(
+      { ...small, kv, sequences: [{ history: 300, rows: 1, decode: true }], peak: 20 },
+      "attention",
+      "attend",
+    );
+    add({ ...small, kv, sequences: [{ history: 300, rows: 20 }], peak: 20 }, "attention");
+  }
+  return list.map((d) => ({
+    op: d.op,
+    name: name(d),
+    tolerance: d.kv === "f16" ? HALF : HALF_IF_FAST,
+    build: (exact) => attentionProblem(d, seedOf(name(d)), exact),
+  }));
+}

@@ -1,0 +1,112 @@
+/** Cases of embed, per_layer_inputs and gather. */
+import { type Case, F32, formatName, FORMATS, MAIN_FORMATS, seedOf } from "../case.ts";
+import { type PlainKind, ProblemBuilder, type WeightFormat } from "../problem.ts";
+import { Random } from "../random.ts";
+
+/** Tokens of a case: the first, the last and random ones. */
+function tokensOf(random: Random, rows: number, vocabulary: number): number[] {
+  return Array.from({ length: rows }, (_, i) => [vocabulary - 1, 0][i] ?? random.integer(vocabulary));
+}
+
+function embedCase(format: WeightFormat, rows: number, width: number): Case {
+  const name = `${formatName(format)} rows=${rows} width=${width}`;
+  return {
+    op: "embed",
+    name,
+    tolerance: F32,
+    build(exact) {
+      const random = new Random(seedOf(name));
+      const vocabulary = 67;
+      const tokens = tokensOf(random, rows, vocabulary);
+      const builder = new ProblemBuilder(random, tokens.map((token, position) => ({ token, position })), {
+        vocabulary,
+      });
+      const table = builder.matrix("table", vocabulary, width, format);
+      const y = builder.output("y", ["rows", width]);
+      return builder.finish({ kind: "embed", table, y, scale: Math.fround(Math.sqrt(width)) }, exact);
+    },
+  };
+}
+
+function perLayerCase(
+  format: WeightFormat,
+  rows: number,
+  layers: number,
+  slice: number,
+  norms: PlainKind,
+  magnitude = 1,
+): Case {
+  const name = `${
+    formatName(format)
+  } rows=${rows} layers=${layers} slice=${slice} norm=${norms} magnitude=${magnitude}`;
+  return {
+    op: "per_layer_inputs",
+    name,
+    tolerance: F32,
+    build(exact) {
+      const random = new Random(seedOf(name));
+      const vocabulary = 41;
+      const tokens = tokensOf(random, rows, vocabulary);
+      const builder = new ProblemBuilder(random, tokens.map((token, position) => ({ token, position })), {
+        vocabulary,
+      });
+      const width = layers * slice;
+      const values = random.normals(rows * width, 0.2 * magnitude, magnitude);
+      const projected = builder.activation("projected", ["rows", width], values);
+      const table = builder.matrix("table", vocabulary, width, format);
+      const norm = builder.vector("norm", slice, norms);
+      const y = builder.output("y", ["rows", width]);
+      return builder.finish({
+        kind: "per_layer_inputs",
+        projected,
+        table,
+        norm,
+        y,
+        slice,
+        eps: 1e-3,
+        projectionScale: 0.125,
+        tableScale: 16,
+        outScale: Math.fround(Math.SQRT1_2),
+      }, exact);
+    },
+  };
+}
+
+function gatherCase(rows: number, width: number, kept: "all" | "last" | "some"): Case {
+  const name = `rows=${rows} width=${width} keeps ${kept}`;
+  return {
+    op: "gather",
+    name,
+    tolerance: F32,
+    build(exact) {
+      const random = new Random(seedOf(name));
+      const all = Array.from({ length: rows }, (_, i) => i);
+      const picked = kept === "all" ? all : kept === "last" ? [rows - 1] : all.filter((i) => i % 3 === 1);
+      const builder = new ProblemBuilder(random, all.map((position) => ({ position })), {
+        outputs: picked.map((row) => ({ row })),
+      });
+      const x = builder.activation("x", ["rows", width], random.normals(rows * width));
+      const y = builder.output("y", ["out_rows", width]);
+      return builder.finish({ kind: "gather", x, y }, exact);
+    },
+  };
+}
+
+/** All cases of ops that look rows up. */
+export function lookupCases(): Case[] {
+  return [
+    ...FORMATS.flatMap((format) => [embedCase(format, 1, 128), embedCase(format, 5, 384)]),
+    ...[1, 3, 100, 1537].map((width) => embedCase({ kind: "bf16" }, 4, width)),
+    ...[63, 64, 65].map((rows) => embedCase(MAIN_FORMATS[3], rows, 192)),
+    ...FORMATS.map((format) => perLayerCase(format, 3, 3, 128, "bf16")),
+    ...MAIN_FORMATS.flatMap((format) => [
+      perLayerCase(format, 1, 10, 64, "f32"),
+      perLayerCase(format, 65, 2, 32, "f16"),
+      perLayerCase(format, 2, 42, 256, "bf16", 7e4),
+    ]),
+    perLayerCase({ kind: "bf16" }, 7, 5, 33, "bf16"),
+    ...[1, 63, 64, 65, 32767, 32768, 32800, 40002].map((rows) => gatherCase(rows, 5, "all")),
+    ...[1, 7, 64].flatMap((rows) => [gatherCase(rows, 33, "last"), gatherCase(rows, 256, "all")]),
+    gatherCase(65, 100, "some"),
+  ];
+}
