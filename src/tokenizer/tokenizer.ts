@@ -67,7 +67,7 @@ export class Tokenizer {
   /** Throws TokenizerError when the vocabulary contradicts itself. */
   constructor(vocabulary: Vocabulary) {
     const { tokens, added } = vocabulary;
-    // The merges are not kept: the table made of them is a tenth of their size.
+    // The merges are not kept: encoding needs only the table made of them.
     this.#tokens = tokens;
     this.#normalize = vocabulary.normalize;
     this.#denormalize = vocabulary.denormalize;
