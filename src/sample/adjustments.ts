@@ -1,0 +1,66 @@
+/** Penalties and biases as sparse changes of logits, which the device applies before it ranks them. */
+import type { Adjustment } from "../engine/input.ts";
+
+/** What changes logits. */
+export interface PenaltyOptions {
+  /** > 0; divides positive logits of tokens that occurred, multiplies negative ones; 1: off */ repetitionPenalty:
+    number;
+  /** subtracted once from tokens that were generated; 0: off */ presencePenalty: number;
+  /** subtracted for each time that a token was generated; 0: off */ frequencyPenalty: number;
+  /** added, by token id; -Infinity is not possible, use a mask */ logitBias: ReadonlyMap<number, number>;
+}
+
+/** The changes that apply to the next token of one reply. Empty, and free, without penalties and biases. */
+export class Adjustments {
+  readonly #options: PenaltyOptions;
+  readonly #penalises: boolean;
+  readonly #counts = new Map<number, number>();
+  readonly #entries = new Map<number, Adjustment>();
+  #sorted: Adjustment[] | undefined;
+
+  /** `prompt`: the tokens before the reply; they count as occurred, not as generated. */
+  constructor(options: PenaltyOptions, prompt: Iterable<number>) {
+    this.#options = options;
+    const { repetitionPenalty, presencePenalty, frequencyPenalty, logitBias } = options;
+    this.#penalises = repetitionPenalty !== 1 || presencePenalty !== 0 || frequencyPenalty !== 0;
+    for (const [id, add] of logitBias) this.#entries.set(id, { id, multiply: 1, add });
+    if (repetitionPenalty !== 1) { for (const id of prompt) this.#entry(id); }
+  }
+
+  /** Counts a generated token in. */
+  accept(id: number): void {
+    if (!this.#penalises) return;
+    this.#counts.set(id, (this.#counts.get(id) ?? 0) + 1);
+    this.#entry(id);
+  }
+
+  /** Ascending by id; undefined without any. */
+  list(): readonly Adjustment[] | undefined {
+    if (this.#entries.size === 0) return undefined;
+    return this.#sorted ??= [...this.#entries.values()].sort((a, b) => a.id - b.id);
+  }
+
+  /** The same changes applied to a whole row in place, in the device's f32 arithmetic. */
+  apply(logits: Float32Array): void {
+    for (const { id, multiply, add } of this.#entries.values()) {
+      const m = Math.fround(multiply);
+      const scaled = logits[id] > 0 ? Math.fround(logits[id] * m) : Math.fround(logits[id] / m);
+      logits[id] = scaled + Math.fround(add);
+    }
+  }
+
+  #entry(id: number): void {
+    const { repetitionPenalty, presencePenalty, frequencyPenalty, logitBias } = this.#options;
+    const count = this.#counts.get(id) ?? 0;
+    const penalty = count > 0 ? presencePenalty + frequencyPenalty * count : 0;
+    const entry = this.#entries.get(id);
+    const add = (logitBias.get(id) ?? 0) - penalty;
+    if (entry) {
+      entry.multiply = 1 / repetitionPenalty;
+      entry.add = add;
+    } else {
+      this.#entries.set(id, { id, multiply: 1 / repetitionPenalty, add });
+      this.#sorted = undefined;
+    }
+  }
+}

@@ -1,0 +1,156 @@
+/**
+ * Chooses the next token: temperature, then top-k, top-p (of what top-k left) and min-p, then the largest sum of scaled
+ * logit and Gumbel noise among the tokens that stay. A draw from the device's 256 candidates is taken only where it must
+ * equal the draw from the whole row.
+ */
+import { gumbel } from "./noise.ts";
+
+/** What decides a draw beside the logits. */
+export interface SamplingOptions {
+  /** 0: greedy */ temperature: number;
+  /** tokens kept; 0: all */ topK: number;
+  /** probability mass kept; 1: all */ topP: number;
+  /** tokens below this share of the likeliest one's probability are dropped; 0: none */ minP: number;
+  seed: number;
+}
+
+/** Adjusted logits in descending order, ties by lower id. */
+export interface Ranked {
+  ids: ArrayLike<number>;
+  /** f32 */ values: ArrayLike<number>;
+  /** entries of both that are tokens with a finite logit */ count: number;
+}
+
+/** The best candidates of a row as the device returns them. */
+export interface Candidates extends Ranked {
+  /** whether tokens exist beyond the list */ more: boolean;
+  /** log-sum-exp over the whole row of adjusted logit / temperature */ logSumExp: number;
+}
+
+/**
+ * The token that follows, from the candidates alone; undefined where only the whole row can tell. `position` is that of
+ * the token to be drawn.
+ */
+export function sampleCandidates(
+  candidates: Candidates,
+  options: SamplingOptions,
+  position: number,
+): number | undefined {
+  if (options.temperature === 0 || options.topK === 1) return candidates.ids[0];
+  const kept = keptCandidates(candidates, options);
+  return kept === undefined ? undefined : draw(candidates, kept, options, position);
+}
+
+/** The token that follows, from all adjusted logits of a row (masked ones are -Infinity). */
+export function sampleRow(logits: Float32Array, options: SamplingOptions, position: number): number {
+  if (options.temperature === 0 || options.topK === 1) return argmax(logits);
+  const { temperature: T, topK, topP } = options;
+  if (topK === 0 && topP === 1) return drawUnranked(logits, options, position);
+  const ranked = rank(logits);
+  let kept = topK === 0 ? ranked.count : Math.min(topK, ranked.count);
+  const floor = minimumValue(ranked.values[0], options);
+  if (topP < 1) kept = massPrefix(ranked, kept, T, topP * mass(ranked, kept, T));
+  while (kept > 1 && ranked.values[kept - 1] < floor) kept--;
+  return draw(ranked, kept, options, position);
+}
+
+/** How many candidates stay; undefined if tokens beyond the list might. */
+function keptCandidates(candidates: Candidates, options: SamplingOptions): number | undefined {
+  const { values, count, more, logSumExp } = candidates;
+  const { temperature: T, topK, topP } = options;
+  const wholeSet = !more || (topK > 0 && topK <= count); // top-k ends inside the list
+  const inside = topK > 0 ? Math.min(topK, count) : count;
+  // min-p ends inside the list if its last entry is already too small.
+  const floor = minimumValue(values[0], options);
+  let aboveFloor = inside;
+  while (aboveFloor > 1 && values[aboveFloor - 1] < floor) aboveFloor--;
+  const floorInside = wholeSet || aboveFloor < count;
+  if (topP === 1) return floorInside ? aboveFloor : undefined;
+  if (wholeSet) {
+    return Math.min(aboveFloor, massPrefix(candidates, inside, T, topP * mass(candidates, inside, T)));
+  }
+
+  // The mass is measured against the whole row, by the device's f32 sum. Where that sum's error could move the end of the
+  // prefix, or top-k ends beyond the list so that the mass is relative to an unknown sum, the row must decide.
+  if (topK > 0) return undefined;
+  const error = 1e-4 + 1e-6 * Math.abs(logSumExp);
+  const scale = Math.exp(values[0] / T - logSumExp);
+  const least = massPrefix(candidates, count, T, (topP - error) / scale);
+  const most = massPrefix(candidates, count, T, (topP + error) / scale);
+  const reached = prefixMass(candidates, most, T) >= (topP + error) / scale;
+  if (reached && least === most) return Math.min(aboveFloor, most);
+  // Even an uncertain end does not matter beyond min-p's.
+  return floorInside && least >= aboveFloor ? aboveFloor : undefined;
+}
+
+/** Smallest logit that min-p keeps. */
+function minimumValue(best: number, { minP, temperature }: SamplingOptions): number {
+  return minP === 0 ? -Infinity : best + temperature * Math.log(minP);
+}
+
+/** Sum of exp((value - best) / T) over the first `count`. */
+function prefixMass({ values }: Ranked, count: number, T: number): number {
+  let sum = 0;
+  for (let i = 0; i < count; i++) sum += Math.exp((values[i] - values[0]) / T);
+  return sum;
+}
+
+function mass(ranked: Ranked, count: number, T: number): number {
+  return prefixMass(ranked, count, T);
+}
+
+/** Length of the shortest prefix whose mass is at least `wanted`, at most `count`. */
+function massPrefix({ values }: Ranked, count: number, T: number, wanted: number): number {
+  let sum = 0;
+  for (let i = 0; i < count; i++) {
+    sum += Math.exp((values[i] - values[0]) / T);
+    if (sum >= wanted) return i + 1;
+  }
+  return count;
+}
+
+/** The largest of value / T + noise over the first `kept`. */
+function draw({ ids, values }: Ranked, kept: number, options: SamplingOptions, position: number): number {
+  const { temperature: T, seed } = options;
+  let chosen = ids[0];
+  let best = -Infinity;
+  for (let i = 0; i < kept; i++) {
+    const score = values[i] / T + gumbel(seed, position, ids[i]);
+    if (score > best || (score === best && ids[i] < chosen)) {
+      best = score;
+      chosen = ids[i];
+    }
+  }
+  return chosen;
+}
+
+/** As `draw` over all tokens down to min-p, which need no order. */
+function drawUnranked(logits: Float32Array, options: SamplingOptions, position: number): number {
+  const { temperature: T, seed } = options;
+  let chosen = argmax(logits);
+  const floor = minimumValue(logits[chosen], options);
+  let best = -Infinity;
+  for (let id = 0; id < logits.length; id++) {
+    if (!(logits[id] >= floor) || logits[id] === -Infinity) continue;
+    const score = logits[id] / T + gumbel(seed, position, id);
+    if (score > best) {
+      best = score;
+      chosen = id;
+    }
+  }
+  return chosen;
+}
+
+/** Index of the largest, the lowest of equals. */
+export function argmax(values: ArrayLike<number>): number {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
+  return best;
+}
+
+/** All finite logits in descending order, ties by lower id. */
+export function rank(logits: Float32Array): Ranked {
+  const ids = Uint32Array.from(logits.keys()).filter((id) => logits[id] > -Infinity);
+  ids.sort((a, b) => logits[b] - logits[a] || a - b);
+  return { ids, values: Float32Array.from(ids, (id) => logits[id]), count: ids.length };
+}
