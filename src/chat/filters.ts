@@ -15,6 +15,7 @@ import {
   type RuntimeValue,
   toList,
   toRuntime,
+  toTuple,
 } from "./python_values.ts";
 
 /** What a filter may use of the interpreter. */
@@ -62,7 +63,7 @@ const dictsort: Filter = (operand, args, named, context) => {
   if (by !== "key" && by !== "value") throw new Error(`dictsort sorts by "key" or "value", not by "${by}"`);
   const pairs = [...operand.value].map(([key, value]) => [toRuntime(key), value]);
   return toList(
-    sorted(pairs, (pair) => pair[by === "key" ? 0 : 1], caseSensitive, reverse, context).map(toList),
+    sorted(pairs, (pair) => pair[by === "key" ? 0 : 1], caseSensitive, reverse, context).map(toTuple),
   );
 };
 
@@ -254,7 +255,7 @@ function items(operand: RuntimeValue): RuntimeValue[] {
 
 function pairsOf(operand: RuntimeValue): RuntimeValue[] {
   if (!isMap(operand)) throw new Error(`items needs a mapping, not a ${operand.type}`);
-  return [...operand.value].map(([key, value]) => toList([toRuntime(key), value]));
+  return [...operand.value].map(([key, value]) => toTuple([toRuntime(key), value]));
 }
 
 /** `a.b.0` of an item; undefined where a step is missing. */

@@ -17,9 +17,9 @@ import type { TemplateNode } from "./template_lines.ts";
 
 /** What a template may use before it is stopped. */
 export interface TemplateLimits {
-  /** Evaluated nodes, plus work in proportion to the texts and lists that they handle. Default 20 million. */
+  /** Evaluated nodes, plus work in proportion to the texts and lists that they handle. Default 50 million, some seconds. */
   steps: number;
-  /** Nested evaluations; each level of a macro takes about ten. Default 1000. */
+  /** Nested evaluations; each level of a macro takes about eight. The stack overflows soon above the default of 500. */
   depth: number;
   /** UTF-16 units of the output and of every text on the way. Default 16 Mi. */
   outputLength: number;
@@ -31,8 +31,8 @@ export interface TemplateLimits {
 
 /** The limits that apply where none are given. */
 export const DEFAULT_LIMITS: TemplateLimits = {
-  steps: 20_000_000,
-  depth: 1000,
+  steps: 50_000_000,
+  depth: 500,
   outputLength: 16 * 1024 * 1024,
   listLength: 1024 * 1024,
   sourceLength: 256 * 1024,
@@ -59,6 +59,30 @@ interface BinaryNode extends Node {
   right: Node;
 }
 
+interface LoopNode extends Node {
+  loopvar: Node & { value: unknown };
+  iterable: Node & { lhs?: Node; test?: Node };
+  body: Node[];
+  defaultBlock: Node[];
+}
+
+interface TestNode extends Node {
+  operand: Node;
+  negate: boolean;
+  test: Node & { value: string };
+}
+
+/** Thrown by break and continue on their way to the loop, with what the turn has printed. */
+class LoopControl extends Error {
+  output = "";
+  constructor(readonly kind: "Break" | "Continue") {
+    super(`${kind.toLowerCase()} outside a loop`);
+  }
+}
+
+/** Loops whose body reads `loop`. */
+const readsLoop = new WeakMap<object, boolean>();
+
 /** Statements that print nothing of their own. */
 const SILENT = new Set(["Set", "Macro", "Comment"]);
 
@@ -69,7 +93,6 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
   #steps = 0;
   #depth = 0;
   #limits: TemplateLimits;
-  #loopControl: unknown;
   #engine: EngineInternals;
   #engineFilter: EngineInternals["applyFilter"];
 
@@ -117,17 +140,17 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
   }
 
   /** Spends steps. */
-  charge(units: number): void {
+  readonly charge = (units: number): void => {
     this.#steps += units;
     if (this.#steps > this.#limits.steps) throw limit("steps", this.#limits.steps, "steps");
-  }
+  };
 
   /** Refuses a text that would be too long. */
-  checkLength(units: number): void {
+  readonly checkLength = (units: number): void => {
     if (units > this.#limits.outputLength) {
       throw limit("outputLength", this.#limits.outputLength, "characters of text");
     }
-  }
+  };
 
   /** Applies a filter without arguments. */
   apply(name: string, operand: RuntimeValue): RuntimeValue {
@@ -141,16 +164,17 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
     switch (node.type) {
       case "Break":
       case "Continue":
-        try {
-          return super.evaluate(node, environment);
-        } catch (control) {
-          this.#loopControl = control;
-          throw control;
-        }
+        throw new LoopControl(node.type);
+      case "For":
+        return this.#loop(node as LoopNode, environment) as Value;
       case "Macro":
       case "CallStatement":
         this.charge(256); // the engine scans the whole body each time
         return super.evaluate(node, environment);
+      case "Identifier":
+        return lookup((node as Node & { value: string }).value, environment) as Value;
+      case "TestExpression":
+        return this.#test(node as TestNode, environment) as Value ?? super.evaluate(node, environment);
       case "BinaryExpression":
         return this.#binary(node as BinaryNode, environment) as Value ?? super.evaluate(node, environment);
       case "CallExpression":
@@ -166,28 +190,64 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
     for (const statement of statements) {
       try {
         const value = this.evaluate(statement, environment);
-        if (!SILENT.has(statement.type)) output += pythonString(value, (units) => this.charge(units));
+        if (!SILENT.has(statement.type)) output += pythonString(value, this.charge);
         this.checkLength(output.length);
       } catch (error) {
-        const leavesLoop = error === this.#loopControl && error !== undefined;
-        if (leavesLoop && output === "") throw error;
-        this.failedAt ??= statement as unknown as TemplateNode;
-        if (!leavesLoop) throw error;
-        // The engine would drop what the loop printed in this turn.
-        throw new TemplateError(
-          "template_unsupported",
-          "break and continue after output in the same turn of a loop are not supported",
-        );
+        if (error instanceof LoopControl) error.output = output + error.output;
+        else this.failedAt ??= statement as unknown as TemplateNode;
+        throw error;
       }
     }
     return toRuntime(output) as Value;
+  }
+
+  /**
+   * A loop as in Jinja: variables set in one turn are gone in the next, undefined has no items, text has characters.
+   * Only one scope is made, and `loop` only where it is read: templates walk back over all messages for each message.
+   */
+  #loop(node: LoopNode, environment: Environment): RuntimeValue {
+    const { iterable } = node;
+    const scope = new Environment(environment);
+    const filtered = iterable.type === "SelectExpression";
+    let items = iterate(this.evaluate(filtered ? iterable.lhs : iterable, environment));
+    if (filtered) {
+      items = items.filter((item) => {
+        scope.variables.clear();
+        bind(node.loopvar, item, scope);
+        return this.evaluate(iterable.test, scope).__bool__().value;
+      });
+    }
+    if (items.length === 0) return this.#block(node.defaultBlock, environment);
+    let output = "";
+    for (let i = 0; i < items.length; i++) {
+      this.charge(1);
+      scope.variables.clear();
+      if (usesLoop(node)) scope.setVariable("loop", loopObject(items, i) as Value);
+      bind(node.loopvar, items[i], scope);
+      try {
+        output += this.#block(node.body, scope).value;
+      } catch (error) {
+        if (!(error instanceof LoopControl)) throw error;
+        output += error.output;
+        if (error.kind === "Break") break;
+      }
+      this.checkLength(output.length);
+    }
+    return toRuntime(output);
+  }
+
+  /** The tests whose result differs from Jinja's in the engine; undefined leaves the rest to it. */
+  #test(node: TestNode, environment: Environment): RuntimeValue | undefined {
+    const test = TESTS.get(node.test.value);
+    if (test === undefined) return undefined;
+    return toRuntime(test(this.evaluate(node.operand, environment)) !== node.negate);
   }
 
   /** The operators whose result differs from Python's in the engine; undefined leaves the rest to it. */
   #binary(node: BinaryNode, environment: Environment): RuntimeValue | undefined {
     const operator = node.operator.value;
     if (!["==", "!=", "~", "in", "not in"].includes(operator)) return undefined;
-    const charge = (units: number) => this.charge(units);
+    const { charge } = this;
     const left = this.evaluate(node.left, environment);
     const right = this.evaluate(node.right, environment);
     if (operator === "~") return toRuntime(pythonString(left, charge) + pythonString(right, charge));
@@ -198,7 +258,7 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
   }
 
   #contains(container: RuntimeValue, item: RuntimeValue): boolean {
-    if (isList(container)) return container.value.some((x) => pythonEquals(x, item, (n) => this.charge(n)));
+    if (isList(container)) return container.value.some((x) => pythonEquals(x, item, this.charge));
     if (isMap(container)) return isText(item) && container.value.has(item.value);
     if (isText(container) && isText(item)) return container.value.includes(item.value);
     if (container.type === "UndefinedValue") return false;
@@ -274,6 +334,75 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
     this.charge(length);
     return Array.from({ length }, (_, i) => start + i * step);
   }
+}
+
+/** A variable. The engine's own lookup takes a full stack for an unknown name. */
+function lookup(name: string, environment: Environment): RuntimeValue {
+  for (let scope: Environment | undefined = environment; scope !== undefined; scope = scope.parent) {
+    const value = scope.variables.get(name);
+    if (value !== undefined) return value;
+  }
+  return toRuntime(undefined);
+}
+
+const TESTS = new Map<string, (value: RuntimeValue) => boolean>([
+  ["iterable", (value) => isList(value) || isMap(value) || isText(value) || value.type === "UndefinedValue"],
+  ["sequence", (value) => isList(value) || isMap(value) || isText(value) || value.type === "UndefinedValue"],
+  ["float", (value) => value.type === "FloatValue"],
+  ["number", (value) => typeof value.value === "number" || typeof value.value === "boolean"],
+]);
+
+/** What a loop goes through. */
+function iterate(value: RuntimeValue): RuntimeValue[] {
+  if (isList(value)) return value.value;
+  if (isText(value)) return Array.from(value.value, toRuntime);
+  if (isMap(value) && value.type !== "NamespaceValue") return [...value.value.keys()].map(toRuntime);
+  if (value.type === "UndefinedValue") return [];
+  throw new Error(`A ${value.type} cannot be iterated`);
+}
+
+/** Gives the loop's variable, or its several variables, their values. */
+function bind(target: LoopNode["loopvar"], item: RuntimeValue, scope: Environment): void {
+  if (target.type === "Identifier") {
+    scope.setVariable(String(target.value), item as Value);
+    return;
+  }
+  const names = target.value as (Node & { value: string })[];
+  const values = iterate(item);
+  if (values.length !== names.length) {
+    throw new Error(`${values.length} values cannot be unpacked into ${names.length} variables`);
+  }
+  names.forEach((name, i) => scope.setVariable(name.value, values[i] as Value));
+}
+
+function usesLoop(node: LoopNode): boolean {
+  let known = readsLoop.get(node);
+  if (known === undefined) {
+    const mentions = (part: unknown): boolean => {
+      if (typeof part !== "object" || part === null) return false;
+      const { type, value } = part as { type?: unknown; value?: unknown };
+      if (type === "Identifier" && value === "loop") return true;
+      return (part instanceof Map ? [...part.keys(), ...part.values()] : Object.values(part)).some(mentions);
+    };
+    readsLoop.set(node, known = mentions(node.body));
+  }
+  return known;
+}
+
+/** The fields of Jinja's `loop`. */
+function loopObject(items: readonly RuntimeValue[], i: number): RuntimeValue {
+  const loop = toRuntime({
+    index: i + 1,
+    index0: i,
+    revindex: items.length - i,
+    revindex0: items.length - i - 1,
+    first: i === 0,
+    last: i === items.length - 1,
+    length: items.length,
+  }) as RuntimeValue & { value: Map<string, RuntimeValue> };
+  loop.value.set("previtem", items[i - 1] ?? toRuntime(undefined));
+  loop.value.set("nextitem", items[i + 1] ?? toRuntime(undefined));
+  return loop;
 }
 
 function limit(name: keyof TemplateLimits, value: number, what: string): TemplateError {

@@ -1,6 +1,6 @@
 /** How Python would print, compare and serialise the values of a template; templates are written for Python. */
 
-import { Environment } from "npm:@huggingface/jinja@0.5.11";
+import { Environment, Interpreter } from "npm:@huggingface/jinja@0.5.11";
 import { restoreText } from "./escape.ts";
 
 /** A value inside the template engine. `value` is a string, number, boolean, null, array, Map or function. */
@@ -16,16 +16,36 @@ export interface RuntimeValue {
 /** Spends `units` of the step budget; throws when it is used up. */
 export type Charge = (units: number) => void;
 
-/** Makes a template value from a plain JavaScript value or function. */
-export function toRuntime(value: unknown): RuntimeValue {
-  return new Environment().set("value", value);
+type ValueClass = new (value?: unknown) => RuntimeValue;
+
+/** The engine does not export its value classes, but it makes values. */
+function valueClass(example: unknown): ValueClass {
+  return new Environment().set("value", example).constructor as ValueClass;
 }
 
-const ArrayValue = toRuntime([]).constructor as new (value: RuntimeValue[]) => RuntimeValue;
+const StringValue = valueClass("");
+const BooleanValue = valueClass(false);
+const UndefinedValue = valueClass(undefined);
+const ArrayValue = valueClass([]);
+const TUPLE = { type: "TupleLiteral", value: [] } as unknown as Parameters<Interpreter["evaluate"]>[0];
+const TupleValue = new Interpreter().evaluate(TUPLE, new Environment()).constructor as ValueClass;
+
+/** Makes a template value from a plain JavaScript value or function. */
+export function toRuntime(value: unknown): RuntimeValue {
+  if (typeof value === "string") return new StringValue(value);
+  if (typeof value === "boolean") return new BooleanValue(value);
+  if (value === undefined) return new UndefinedValue();
+  return new Environment().set("value", value);
+}
 
 /** Makes a template list from template values. */
 export function toList(values: RuntimeValue[]): RuntimeValue {
   return new ArrayValue(values);
+}
+
+/** Makes a tuple from template values. */
+export function toTuple(values: RuntimeValue[]): RuntimeValue {
+  return new TupleValue(values);
 }
 
 /** A list or tuple. */
