@@ -1,0 +1,178 @@
+/** Runs cases on a device and compares every byte that an op could have touched with what it should be. */
+import { encodeInput } from "../../src/engine/input.ts";
+import type { Plan } from "../../src/schedule/plan.ts";
+import type { Tensor } from "../../src/schedule/tensor.ts";
+import { Oracle } from "../oracle/run.ts";
+import { readTensor } from "../oracle/weights.ts";
+import type { Case } from "./case.ts";
+import { difference } from "./compare.ts";
+import { POISON, type Problem } from "./problem.ts";
+
+/** Bytes on a device, as far as the runner needs them. */
+export interface CaseBuffer extends Disposable {
+  /** Fills `destination` from `offset` on. */
+  read(offset: number, destination: Uint8Array<ArrayBuffer>): void;
+  /** Stores `source` from `offset` on. */
+  write(offset: number, source: Uint8Array<ArrayBuffer>): void;
+}
+
+/** A compiled plan. */
+export interface CasePass extends Disposable {
+  /** Runs an input block and copies the selected outputs. */
+  run(input: Uint8Array<ArrayBuffer>, output: Uint8Array<ArrayBuffer>): Promise<unknown>;
+}
+
+/** Any device; those of `ffi/device.ts` fit. */
+export interface CaseDevice {
+  /** A buffer of `bytes` bytes. */
+  createBuffer(bytes: number): CaseBuffer;
+  /** Checks a plan and binds its buffers. */
+  compile(plan: Plan, buffers: readonly CaseBuffer[]): Promise<CasePass>;
+}
+
+/** One row of the result. */
+export interface Row {
+  op: string;
+  case: string;
+  precision: "exact" | "fast";
+  /** norm of the difference over norm of the reference, the largest of all outputs */ error: number;
+  tolerance: number;
+  pass: boolean;
+  /** what is wrong, in words, where it is not the error alone */ reason?: string;
+}
+
+/** A case with its reference results. */
+export interface Prepared {
+  case: Case;
+  problem: Problem;
+  /** of each output of the plan, live rows only */ outputs: Float64Array[];
+  /** the KV tensor, where there is one, before and after the run */
+  pages?: { tensor: Tensor; before: Float64Array; after: Float64Array };
+}
+
+/** Single elements may be this many times further off than the norm. */
+const ELEMENT_FACTOR = 10;
+
+/** Builds a case and runs the oracle on it. */
+export function prepare(testCase: Case): Prepared {
+  const problem = testCase.build(true);
+  const { plan, buffers, input } = problem;
+  const oracle = new Oracle(plan, buffers);
+  const [op] = plan.ops;
+  const tensor = "kv" in op ? op.kv.pages : undefined;
+  const outputs = oracle.run(input);
+  const pages = tensor && {
+    tensor,
+    before: readTensor(tensor, buffers, plan.limits),
+    after: oracle.pages(tensor),
+  };
+  return { case: testCase, problem, outputs, pages };
+}
+
+/** Runs one case in one precision. Failures of the device become rows, not exceptions. */
+export async function runCase(device: CaseDevice, prepared: Prepared, exact: boolean): Promise<Row> {
+  const { op, name, tolerance } = prepared.case;
+  const precision = exact ? "exact" : "fast";
+  const row = { op, case: name, precision, tolerance: tolerance[precision] } as const;
+  try {
+    const buffers = await execute(device, prepared.problem, exact);
+    const { error, worst, reason } = judge(prepared, buffers);
+    const far = worst > ELEMENT_FACTOR * row.tolerance
+      ? `one element is off by ${worst.toExponential(1)}`
+      : undefined;
+    const pass = error <= row.tolerance && !far && !reason;
+    return { ...row, error, pass, reason: reason ?? far };
+  } catch (failure) {
+    const reason = failure instanceof Error ? failure.message : String(failure);
+    return { ...row, error: Infinity, pass: false, reason };
+  }
+}
+
+/** Runs a problem and returns what all its buffers hold afterwards, the copied outputs last. */
+export async function execute(
+  device: CaseDevice,
+  { plan, buffers, input }: Problem,
+  exact: boolean,
+): Promise<Uint8Array<ArrayBuffer>[]> {
+  using scope = new DisposableStack();
+  const bound = buffers.map((bytes) => {
+    const buffer = scope.use(device.createBuffer(bytes.length));
+    buffer.write(0, bytes);
+    return buffer;
+  });
+  const pass = scope.use(await device.compile({ ...plan, exact }, bound));
+  const bytes = plan.outputs.reduce((sum, tensor) => sum + liveBytes(tensor, { plan, buffers, input }), 0);
+  const copied = new Uint8Array(bytes).fill(POISON);
+  await pass.run(encodeInput(input), copied);
+  const after = buffers.map((bytes, i) => {
+    const read = new Uint8Array(bytes.length);
+    bound[i].read(0, read);
+    return read;
+  });
+  return [...after, copied];
+}
+
+/** Bytes of the live rows of an output; its elements have four. */
+function liveBytes(tensor: Tensor, { input }: Problem): number {
+  const rows = tensor.shape[0] === "out_rows" ? input.outputs.length : input.rows.length;
+  return rows * (tensor.shape[1] as number) * 4;
+}
+
+/** Compares what a run left behind with the reference. */
+function judge(
+  { problem, outputs, pages }: Prepared,
+  after: Uint8Array<ArrayBuffer>[],
+): { error: number; worst: number; reason?: string } {
+  const [arena, copied] = [after[0], after[after.length - 1]];
+  let [error, worst, at] = [0, 0, 0];
+  let reason: string | undefined;
+  const add = (actual: ArrayLike<number>, reference: ArrayLike<number>) => {
+    const found = difference(actual, reference);
+    error = Math.max(error, found.error);
+    worst = Math.max(worst, found.worst);
+  };
+  problem.plan.outputs.forEach((tensor, i) => {
+    const bytes = liveBytes(tensor, problem);
+    const live = arena.slice(tensor.offset, tensor.offset + bytes);
+    if (!equal(live, copied.subarray(at, at + bytes))) {
+      reason ??= `the copy of ${tensor.name} differs from the arena`;
+    }
+    at += bytes;
+    arena.fill(POISON, tensor.offset, tensor.offset + bytes);
+    if (tensor.format.kind === "u32") {
+      const wrong = new Uint32Array(live.buffer).findIndex((value, n) => value !== outputs[i][n]);
+      if (wrong >= 0) {
+        reason ??= `${tensor.name}[${wrong}] is ${new Uint32Array(live.buffer)[wrong]}, not ${
+          outputs[i][wrong]
+        }`;
+      }
+    } else {
+      add(new Float32Array(live.buffer), outputs[i]);
+    }
+  });
+  const stray = arena.findIndex((byte) => byte !== POISON);
+  if (stray >= 0) reason ??= `byte ${stray} of the arena, outside every live row, was written`;
+  for (const index of [1, 2]) {
+    if (!equal(after[index], problem.buffers[index])) {
+      reason ??= `the ${problem.plan.buffers[index].name} were written`;
+    }
+  }
+  if (pages) {
+    const values = readTensor(pages.tensor, after, problem.plan.limits);
+    const written: number[] = [];
+    pages.after.forEach((value, i) => {
+      if (!Object.is(value, pages.before[i])) written.push(i);
+      else if (!Object.is(values[i], value)) reason ??= `element ${i} of the KV pages was written`;
+    });
+    if (written.length > 0) add(written.map((i) => values[i]), written.map((i) => pages.after[i]));
+    const { buffer, offset } = pages.tensor;
+    const guards = (bytes: Uint8Array) => bytes.subarray(0, offset).every((byte) => byte === POISON);
+    if (!guards(after[buffer]) || !guards(after[buffer].toReversed())) reason ??= "KV guards were written";
+  }
+  return { error, worst, reason };
+}
+
+/** Whether two byte arrays are the same. */
+export function equal(a: Uint8Array, b: Uint8Array): boolean {
+  return a.length === b.length && a.every((byte, i) => byte === b[i]);
+}
