@@ -195,7 +195,7 @@ class ArgumentReader {
     const quote = this.#quoteFrom(start);
     while (end < quote && !",}]".includes(this.#text[end])) end++;
     const literal = literalValue(this.#text.slice(start, end).trim());
-    if (literal !== undefined && end < quote) {
+    if (literal !== undefined && (end < quote || end === this.#text.length)) {
       this.at = end;
       return literal;
     }
