@@ -1,4 +1,421 @@
-#include "device.h"
-extern "C" {
-MB_EXPORT uint32_t mb_abi_version(void) { return MB_ABI_VERSION; }
+// abi.cpp: the functions of markbase.h. Each checks its arguments, calls the device, and lets no exception out.
+#include <chrono>
+#include <cstring>
+#include <mutex>
+
+#include "status.h"
+
+using namespace mb;
+
+namespace {
+
+constexpr uint64_t kDeviceMagic = 0x6d62646576696365;  // "mbdevice"
+constexpr uint64_t kBufferMagic = 0x6d62627566666572;  // "mbbuffer"
+constexpr uint64_t kPassMagic = 0x6d62706173735f5f;    // "mbpass__"
+
+// A device and what its users share: it lives as long as any handle, buffer or pass of it.
+struct SharedDevice {
+  std::shared_ptr<Device> device;
+  std::mutex run;  // held by the one run under way
+};
+
+struct SharedPass {
+  std::shared_ptr<SharedDevice> owner;
+  std::unique_ptr<Pass> pass;  // destroyed before its device
+
+  ~SharedPass() {
+    pass.reset();
+    owner->device->memory.passes--;
+  }
+};
+
+}  // namespace
+
+struct mb_device {
+  uint64_t magic = kDeviceMagic;
+  std::shared_ptr<SharedDevice> shared;
+};
+
+struct mb_buffer {
+  uint64_t magic = kBufferMagic;
+  std::shared_ptr<SharedDevice> owner;
+  std::shared_ptr<Buffer> buffer;
+};
+
+struct mb_pass {
+  uint64_t magic = kPassMagic;
+  std::shared_ptr<SharedPass> shared;
+};
+
+namespace {
+
+using ull = unsigned long long;
+
+SharedDevice &use(mb_device *device) {
+  if (device == nullptr || device->magic != kDeviceMagic) fail(MB_INVALID_ARGUMENT, "device is not a device handle");
+  return *device->shared;
 }
+
+Buffer &use(mb_buffer *buffer, const char *name) {
+  if (buffer == nullptr || buffer->magic != kBufferMagic) fail(MB_INVALID_ARGUMENT, "%s is not a buffer handle", name);
+  return *buffer->buffer;
+}
+
+std::shared_ptr<SharedPass> use(mb_pass *pass) {
+  if (pass == nullptr || pass->magic != kPassMagic) fail(MB_INVALID_ARGUMENT, "pass is not a pass handle");
+  return pass->shared;
+}
+
+void require(const void *pointer, const char *name) {
+  if (pointer == nullptr) fail(MB_INVALID_ARGUMENT, "%s is null", name);
+}
+
+std::string text_of(const char *text, uint64_t length, const char *name) {
+  if (text == nullptr && length > 0) fail(MB_INVALID_ARGUMENT, "%s is null but its length is %llu", name, ull(length));
+  if (length > (1u << 30)) fail(MB_INVALID_ARGUMENT, "%s has %llu bytes, more than 2^30", name, ull(length));
+  return length == 0 ? std::string() : std::string(text, length);
+}
+
+// Gives a text back by (text, cap, length).
+void put_text(const std::string &from, char *text, uint64_t cap, uint64_t *length) {
+  require(length, "length");
+  *length = from.size();
+  if (cap < from.size() + 1) {
+    fail(MB_INVALID_ARGUMENT, "the text needs %llu bytes but cap is %llu", ull(from.size() + 1), ull(cap));
+  }
+  require(text, "text");
+  memcpy(text, from.c_str(), from.size() + 1);
+}
+
+void check_range(const Buffer &buffer, const char *name, uint64_t offset, uint64_t bytes) {
+  if (offset > buffer.size || bytes > buffer.size - offset) {
+    fail(MB_INVALID_ARGUMENT, "bytes [%llu, %llu + %llu) are outside the %s of %llu bytes", ull(offset), ull(offset),
+         ull(bytes), name, ull(buffer.size));
+  }
+}
+
+void check_writable(const Buffer &buffer) {
+  if (!buffer.writable) fail(MB_INVALID_ARGUMENT, "the buffer is a mapped file and read-only");
+}
+
+// Counts the buffer for as long as anything refers to it, and keeps its device alive.
+mb_buffer *handle_of(const std::shared_ptr<SharedDevice> &owner, std::shared_ptr<Buffer> buffer,
+                     std::atomic<uint64_t> Memory::*kind) {
+  auto handle = std::make_unique<mb_buffer>();
+  handle->owner = owner;
+  Memory &memory = owner->device->memory;
+  memory.buffers++;
+  memory.*kind += buffer->size;
+  memory.note_peak();
+  Buffer *raw = buffer.get();
+  handle->buffer = std::shared_ptr<Buffer>(raw, [owner, buffer = std::move(buffer), kind](Buffer *) mutable {
+    Memory &counts = owner->device->memory;
+    counts.*kind -= buffer->size;
+    counts.buffers--;
+    buffer.reset();
+  });
+  return handle.release();
+}
+
+// Bytes of the live rows of an output. Only dimension 0 is a symbol.
+uint64_t live_bytes(const Plan &plan, const Tensor &output, const Input &input) {
+  const uint32_t symbol = static_cast<uint32_t>(-1 - output.dims[0]);
+  return output.max_bytes / plan.symbol_max[symbol] * input.symbol(symbol);
+}
+
+bool selected(const Input &input, size_t output) { return (input.header.output_mask >> output & 1) != 0; }
+
+void check_cancelled(const Pass &pass) {
+  if (pass.cancelled) fail(MB_CANCELLED, "the run was cancelled");
+}
+
+std::string compiled_devices() {
+  std::string names;
+#if defined(MB_DEVICE_CPU)
+  names += "\"cpu\",";
+#endif
+  if (!names.empty()) names.pop_back();
+  return "[" + names + "]";
+}
+
+std::shared_ptr<Device> open_device(const std::string &kind, const std::string &options) {
+  (void)options;
+#if defined(MB_DEVICE_CPU)
+  if (kind == "cpu") return open_cpu_device(options);
+#endif
+  fail(MB_NO_DEVICE, "there is no device \"%.64s\" in this library; it was built with %s", kind.c_str(),
+       compiled_devices().c_str());
+}
+
+std::string library_info() {
+#if defined(__x86_64__)
+  const char *arch = "x86_64";
+#elif defined(__aarch64__)
+  const char *arch = "aarch64";
+#else
+  const char *arch = "other";
+#endif
+#if defined(__APPLE__)
+  const char *system = "darwin";
+#else
+  const char *system = "linux";
+#endif
+  std::string levels = "\"" MB_COMPILED_ISAS "\"";  // names with commas between
+  for (size_t at = 0; (at = levels.find(',', at)) != std::string::npos; at += 3) levels.replace(at, 1, "\",\"");
+  if (levels == "\"\"") levels.clear();
+#if defined(__clang__)
+  const std::string compiler = "clang++ " + std::to_string(__clang_major__) + "." + std::to_string(__clang_minor__);
+#else
+  const std::string compiler = "g++ " + std::to_string(__GNUC__) + "." + std::to_string(__GNUC_MINOR__);
+#endif
+  return "{\"abiVersion\":" + std::to_string(MB_ABI_VERSION) + ",\"compiler\":\"" + compiler + "\",\"target\":\"" +
+         arch + "-" + system + "\",\"levels\":[" + levels + "],\"devices\":" + compiled_devices() + "}";
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t mb_abi_version(void) { return MB_ABI_VERSION; }
+
+int32_t mb_library_info(char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] { put_text(library_info(), text, cap, length); });
+}
+
+int32_t mb_echo(uint64_t u, int64_t i, uint64_t *out, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    require(out, "out");
+    out[0] = u;
+    out[1] = static_cast<uint64_t>(i);
+  });
+}
+
+// ---- device
+
+int32_t mb_device_open(const char *kind, uint64_t kind_length, const char *options, uint64_t options_length,
+                       mb_device **out, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    require(out, "out");
+    *out = nullptr;
+    auto shared = std::make_shared<SharedDevice>();
+    shared->device = open_device(text_of(kind, kind_length, "kind"), text_of(options, options_length, "options"));
+    auto handle = std::make_unique<mb_device>();
+    handle->shared = std::move(shared);
+    *out = handle.release();
+  });
+}
+
+int32_t mb_device_info(mb_device *device, char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] { put_text(use(device).device->info(), text, cap, length); });
+}
+
+int32_t mb_device_memory(mb_device *device, uint64_t *values, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    const Memory &memory = use(device).device->memory;
+    require(values, "values");
+    const uint64_t all[8] = {memory.mapped, memory.created, memory.repacked, memory.scratch,
+                             memory.peak,   memory.buffers, memory.passes,   0};
+    memcpy(values, all, sizeof all);
+  });
+}
+
+void mb_device_release(mb_device *device) {
+  if (device == nullptr || device->magic != kDeviceMagic) return;
+  device->magic = 0;
+  delete device;
+}
+
+// ---- buffer
+
+int32_t mb_buffer_create(mb_device *device, uint64_t bytes, mb_buffer **out, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    require(out, "out");
+    *out = nullptr;
+    SharedDevice &shared = use(device);
+    if (bytes == 0) fail(MB_INVALID_ARGUMENT, "a buffer of 0 bytes cannot be created");
+    *out = handle_of(device->shared, shared.device->create_buffer(bytes), &Memory::created);
+  });
+}
+
+int32_t mb_buffer_map(mb_device *device, const char *path, uint64_t path_length, uint64_t offset, uint64_t bytes,
+                      mb_buffer **out, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    require(out, "out");
+    *out = nullptr;
+    SharedDevice &shared = use(device);
+    const std::string name = text_of(path, path_length, "path");
+    if (name.empty()) fail(MB_INVALID_ARGUMENT, "path is empty");
+    if (name.find('\0') != std::string::npos) fail(MB_INVALID_ARGUMENT, "path has a NUL byte inside");
+    uint64_t end;
+    if (bytes == 0 || __builtin_add_overflow(offset, bytes, &end) || end > uint64_t(INT64_MAX)) {
+      fail(MB_INVALID_ARGUMENT, "%llu bytes from offset %llu cannot be mapped", ull(bytes), ull(offset));
+    }
+    *out = handle_of(device->shared, shared.device->map_file(name, offset, bytes), &Memory::mapped);
+  });
+}
+
+uint64_t mb_buffer_size(mb_buffer *buffer) {
+  return buffer == nullptr || buffer->magic != kBufferMagic ? 0 : buffer->buffer->size;
+}
+
+int32_t mb_buffer_read(mb_buffer *buffer, uint64_t offset, void *destination, uint64_t bytes, char *err,
+                       uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    Buffer &from = use(buffer, "buffer");
+    check_range(from, "buffer", offset, bytes);
+    if (bytes == 0) return;
+    require(destination, "destination");
+    from.read(offset, destination, bytes);
+  });
+}
+
+int32_t mb_buffer_write(mb_buffer *buffer, uint64_t offset, const void *source, uint64_t bytes, char *err,
+                        uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    Buffer &to = use(buffer, "buffer");
+    check_writable(to);
+    check_range(to, "buffer", offset, bytes);
+    if (bytes == 0) return;
+    require(source, "source");
+    to.write(offset, source, bytes);
+  });
+}
+
+int32_t mb_buffer_copy(mb_buffer *destination, uint64_t destination_offset, mb_buffer *source, uint64_t source_offset,
+                       uint64_t bytes, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    Buffer &to = use(destination, "destination");
+    Buffer &from = use(source, "source");
+    if (destination->owner != source->owner) fail(MB_INVALID_ARGUMENT, "the buffers belong to different devices");
+    check_writable(to);
+    check_range(to, "destination", destination_offset, bytes);
+    check_range(from, "source", source_offset, bytes);
+    const uint64_t apart = destination_offset > source_offset ? destination_offset - source_offset
+                                                              : source_offset - destination_offset;
+    if (&to == &from && apart < bytes) fail(MB_INVALID_ARGUMENT, "the ranges of the copy overlap");
+    if (bytes > 0) to.copy_from(destination_offset, from, source_offset, bytes);
+  });
+}
+
+int32_t mb_buffer_fill(mb_buffer *buffer, uint64_t offset, uint64_t bytes, uint32_t byte_value, char *err,
+                       uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    Buffer &to = use(buffer, "buffer");
+    check_writable(to);
+    check_range(to, "buffer", offset, bytes);
+    if (byte_value > 255) fail(MB_INVALID_ARGUMENT, "byte_value is %u, more than 255", byte_value);
+    if (bytes > 0) to.fill(offset, bytes, static_cast<uint8_t>(byte_value));
+  });
+}
+
+void mb_buffer_release(mb_buffer *buffer) {
+  if (buffer == nullptr || buffer->magic != kBufferMagic) return;
+  buffer->magic = 0;
+  delete buffer;
+}
+
+// ---- pass
+
+int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t plan_bytes, mb_buffer *const *buffers,
+                        uint64_t buffer_count, mb_pass **out, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    require(out, "out");
+    *out = nullptr;
+    SharedDevice &shared = use(device);
+    require(plan, "plan");
+    if (buffer_count > 0) require(buffers, "buffers");
+    if (buffer_count > (1u << 16)) fail(MB_INVALID_ARGUMENT, "%llu buffers are more than 2^16", ull(buffer_count));
+    std::vector<std::shared_ptr<Buffer>> bound;
+    for (uint64_t i = 0; i < buffer_count; i++) {
+      use(buffers[i], "an entry of buffers");
+      if (buffers[i]->owner != device->shared) {
+        fail(MB_INVALID_ARGUMENT, "buffer %llu belongs to another device", ull(i));
+      }
+      bound.push_back(buffers[i]->buffer);
+    }
+    std::unique_ptr<Plan> decoded =
+        decode_plan(plan, plan_bytes, std::move(bound), shared.device->weight_alignment());
+    auto pass = std::make_shared<SharedPass>();
+    pass->owner = device->shared;
+    shared.device->memory.passes++;  // ~SharedPass takes it back, also when compile throws
+    pass->pass = shared.device->compile(std::move(decoded));
+    auto handle = std::make_unique<mb_pass>();
+    handle->shared = std::move(pass);
+    *out = handle.release();
+  });
+}
+
+int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes,
+                    uint64_t *stats, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    const auto start = std::chrono::steady_clock::now();
+    const std::shared_ptr<SharedPass> shared = use(pass);
+    Pass &running = *shared->pass;
+    const Plan &plan = *running.plan;
+    require(input, "input");
+    const Input checked = check_input(plan, input, input_bytes);
+    uint64_t needed = 0;
+    for (size_t i = 0; i < plan.outputs.size(); i++) {
+      if (selected(checked, i)) needed += live_bytes(plan, *plan.outputs[i], checked);
+    }
+    if (needed != output_bytes) {
+      fail(MB_INVALID_ARGUMENT, "output has %llu bytes but the selected outputs have %llu", ull(output_bytes),
+           ull(needed));
+    }
+    if (needed > 0) require(output, "output");
+
+    const std::lock_guard<std::mutex> lock(shared->owner->run);
+    check_cancelled(running);
+    RunStatistics statistics = running.run(checked);
+    auto *to = static_cast<uint8_t *>(output);
+    for (size_t i = 0; i < plan.outputs.size(); i++) {
+      const Tensor &from = *plan.outputs[i];
+      const uint64_t bytes = live_bytes(plan, from, checked);
+      if (!selected(checked, i) || bytes == 0) continue;
+      plan.buffers[from.buffer]->read(from.offset, to, bytes);
+      to += bytes;
+    }
+    const auto wall = std::chrono::steady_clock::now() - start;
+    statistics.wall_ns = static_cast<uint64_t>(std::chrono::nanoseconds(wall).count());
+    if (stats == nullptr) return;
+    const uint64_t all[8] = {statistics.wall_ns,         statistics.device_ns, statistics.dispatches,
+                             statistics.command_buffers, statistics.waits,     0, 0, 0};
+    memcpy(stats, all, sizeof all);
+  });
+}
+
+int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, double *seconds, uint64_t repetitions,
+                     char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    const std::shared_ptr<SharedPass> shared = use(pass);
+    Pass &running = *shared->pass;
+    require(input, "input");
+    if (repetitions > 0) require(seconds, "seconds");
+    const Input checked = check_input(*running.plan, input, input_bytes);
+    const std::lock_guard<std::mutex> lock(shared->owner->run);
+    for (uint64_t i = 0; i < repetitions; i++) {
+      check_cancelled(running);
+      seconds[i] = static_cast<double>(running.run(checked).device_ns) * 1e-9;
+    }
+  });
+}
+
+void mb_pass_cancel(mb_pass *pass) {
+  if (pass != nullptr && pass->magic == kPassMagic) pass->shared->pass->cancelled = true;
+}
+
+void mb_pass_resume(mb_pass *pass) {
+  if (pass != nullptr && pass->magic == kPassMagic) pass->shared->pass->cancelled = false;
+}
+
+int32_t mb_pass_info(mb_pass *pass, char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] { put_text(use(pass)->pass->info(), text, cap, length); });
+}
+
+void mb_pass_release(mb_pass *pass) {
+  if (pass == nullptr || pass->magic != kPassMagic) return;
+  pass->magic = 0;
+  delete pass;
+}
+
+}  // extern "C"

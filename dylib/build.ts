@@ -119,6 +119,10 @@ function makeRecipe(sources: Sources, command: string): Recipe {
   const { os, arch } = Deno.build;
   const devices = Object.entries(sources.devices).filter(([, device]) => device.systems.includes(os));
   const defines = devices.map(([name]) => `-DMB_DEVICE_${name.toUpperCase()}=1`);
+  const compiled = sources.units.flatMap((unit) => unit.isa ?? []).filter((isa) =>
+    (ISAS[isa]?.arch ?? arch) === arch
+  );
+  defines.push(`-DMB_COMPILED_ISAS="${[...new Set(compiled)]}"`);
   const jobs: Job[] = [];
   for (const unit of sources.units) {
     const device = devices.find(([name]) => name === unit.device)?.[1];

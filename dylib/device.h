@@ -66,6 +66,7 @@ struct Plan {
   std::vector<Op> ops;
   std::vector<const Tensor *> outputs;
   std::vector<std::shared_ptr<Buffer>> buffers;  // bound
+  std::vector<bool> buffer_writable;             // whether ops may write there
 };
 
 // Decodes, checks every record and binds the buffers; throws Error. `weight_alignment` is the device's rule for tensors in

@@ -191,18 +191,14 @@ export class Pass implements Disposable, AsyncDisposable {
     const abort = () => this.#cancelNative(pointer);
     signal?.addEventListener("abort", abort);
     this.#running = true;
-    let status: number;
-    try {
-      status = await this.#handle.use([this, error, ...buffers], async (pointer) => {
-        const status = await call(pointer, error);
-        if (this.#cancelled) this.#native.mb_pass_resume(pointer);
-        return status;
-      });
-    } finally {
-      this.#running = false;
-      this.#cancelled = false;
+    const status = await this.#handle.use([this, error, ...buffers], async () => {
+      const status = await call(pointer, error);
+      this.#running = false; // from here on a cancel concerns later runs
       signal?.removeEventListener("abort", abort);
-    }
+      if (this.#cancelled) this.#native.mb_pass_resume(pointer);
+      this.#cancelled = false;
+      return status;
+    });
     if (status === CANCELLED && this.#handle.closed) throw new Disposed("A pass");
     if (status === CANCELLED) signal?.throwIfAborted();
     error.unwrap(status);

@@ -1,0 +1,378 @@
+// plan_check.cpp: the contract of each op kind (src/schedule/ops.ts) as checks. A table says what each operand slot
+// holds and which parameters count; one function per kind compares shapes and ranges.
+#include <cstdarg>
+#include <cstdio>
+#include <initializer_list>
+#include <string>
+
+#include "plan_check.h"
+
+namespace mb {
+
+namespace {
+
+using ull = unsigned long long;
+
+// What an operand slot may hold.
+enum Role : uint32_t {
+  kRead = 1u << 0,
+  kWrite = 1u << 1,
+  kOptional = 1u << 2,
+  kActivation = 1u << 3,  // f32 [r, n]
+  kVector = 1u << 4,      // f32, f16 or bf16 [n]: norms, biases, scalars
+  kMatrix = 1u << 5,      // any float or quantised format [n, k]
+  kIds = 1u << 6,         // u32 [r, n]
+  kPool = 1u << 7,        // f32 or f16 [pages, 2 * layers, kv heads, 32, head size]
+};
+constexpr uint32_t kIn = kRead | kActivation, kOut = kWrite | kActivation;
+constexpr uint32_t kInOptional = kIn | kOptional, kOutOptional = kOut | kOptional;
+constexpr uint32_t kWeight = kRead | kMatrix, kWeightOptional = kWeight | kOptional;
+constexpr uint32_t kParameter = kRead | kVector, kParameterOptional = kParameter | kOptional;
+
+struct Slot {
+  const char *name;
+  uint32_t role;
+};
+
+class Checker;
+
+struct Contract {
+  OpKind kind;
+  const char *name;
+  uint32_t ints, floats, flags;  // slots in use; flag bits known
+  void (*check)(const Checker &);
+  std::vector<Slot> slots;
+};
+
+const Contract *contract_of(uint32_t kind);
+
+// Comparisons on one op. A failed one throws with the op's place, kind and layer in front.
+class Checker {
+ public:
+  Checker(const Plan &plan, const Op &op, size_t index, const Contract &contract)
+      : plan(plan), op(op), contract_(contract), index_(index) {}
+
+  const Plan &plan;
+  const Op &op;
+
+  [[noreturn]] void reject(const char *format, ...) const __attribute__((format(printf, 2, 3))) {
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const std::string layer = op.layer == kNone ? "" : ", layer " + std::to_string(op.layer);
+    fail(MB_INVALID_PLAN, "op %zu (%s%s): %s", index_, contract_.name, layer.c_str(), text);
+  }
+
+  void require(bool condition, const char *what) const {
+    if (!condition) reject("%s", what);
+  }
+
+  bool has(uint32_t slot) const { return op.operands[slot] != nullptr; }
+  const Tensor &operator[](uint32_t slot) const { return *op.operands[slot]; }
+  int64_t dim(uint32_t slot, uint32_t d) const { return (*op.operands[slot]).dims[d]; }
+
+  // The tensor in the slot, where there is one, must have exactly these dims.
+  void shape(uint32_t slot, std::initializer_list<int64_t> dims) const {
+    if (!has(slot)) return;
+    const Tensor &tensor = *op.operands[slot];
+    bool same = tensor.rank == dims.size();
+    uint32_t d = 0;
+    for (const int64_t dim : dims) same = same && tensor.dims[d++] == dim;
+    if (same) return;
+    std::string expected;
+    for (const int64_t dim : dims) expected += (expected.empty() ? "" : ", ") + text(dim);
+    std::string found;
+    for (d = 0; d < tensor.rank; d++) found += (d == 0 ? "" : ", ") + text(tensor.dims[d]);
+    reject("%s has shape [%s] instead of [%s]", contract_.slots[slot].name, found.c_str(), expected.c_str());
+  }
+
+  // The row symbol of an activation: rows or out_rows.
+  int64_t rows(uint32_t slot) const {
+    const int64_t r = dim(slot, 0);
+    if (r != symbol(kRows) && r != symbol(kOutRows)) {
+      reject("%s has %s rows; they must be the symbol rows or out_rows", contract_.slots[slot].name, text(r).c_str());
+    }
+    return r;
+  }
+
+  static constexpr int64_t symbol(Symbol s) { return -1 - static_cast<int64_t>(s); }
+
+  static std::string text(int64_t dim) {
+    static const char *const names[] = {"rows", "out_rows", "sequences", "pages"};
+    return dim >= 0 ? std::to_string(dim) : names[-1 - dim];
+  }
+
+ private:
+  const Contract &contract_;
+  size_t index_;
+};
+
+void check_embed(const Checker &c) {  // table, y
+  c.require(c.rows(1) == Checker::symbol(kRows), "y must have the symbol rows: tokens are per row");
+  c.require(c.dim(0, 0) >= int64_t(c.plan.vocabulary_size), "table has fewer rows than the vocabulary has tokens");
+  c.shape(1, {c.dim(1, 0), c.dim(0, 1)});
+}
+
+void check_per_layer_inputs(const Checker &c) {  // projected, table, norm, y
+  const int64_t width = c.dim(0, 1), slice = c.op.ints[0];
+  c.require(c.rows(0) == Checker::symbol(kRows), "projected must have the symbol rows: tokens are per row");
+  c.require(slice > 0 && width % slice == 0, "the width is no multiple of the slice");
+  c.require(c.dim(1, 0) >= int64_t(c.plan.vocabulary_size), "table has fewer rows than the vocabulary has tokens");
+  c.shape(1, {c.dim(1, 0), width});
+  c.shape(2, {slice});
+  c.shape(3, {c.dim(0, 0), width});
+  c.require(c.op.floats[0] > 0, "eps must be positive");
+}
+
+void check_linear(const Checker &c) {
+  enum { x, residual, post_norm, scalar, h_out, pre_norm, w0, w1, w2, bias0, bias1, bias2, other, y };
+  const int64_t r = c.rows(x), k = c.dim(x, 1);
+  c.shape(residual, {r, k});
+  c.shape(post_norm, {k});
+  c.shape(scalar, {1});
+  c.shape(h_out, {r, k});
+  c.shape(pre_norm, {k});
+  if (!c.has(residual)) c.require(!c.has(post_norm) && !c.has(scalar), "post_norm and scalar need a residual");
+  if (c.has(post_norm) || c.has(pre_norm)) c.require(c.op.floats[0] > 0, "eps must be positive");
+  c.require(c.has(w1) || !c.has(w2), "w2 needs w1");
+  int64_t n = 0;
+  for (uint32_t i = 0; i < 3; i++) {
+    if (c.has(w0 + i)) {
+      c.shape(w0 + i, {c.dim(w0 + i, 0), k});
+      c.shape(bias0 + i, {c.dim(w0 + i, 0)});
+      n += c.dim(w0 + i, 0);
+    } else {
+      c.require(!c.has(bias0 + i), "a bias needs its weight");
+    }
+  }
+  c.require(c.has(other) == (c.op.ints[0] == kEpilogueGeluMul), "other belongs to the epilogue gelu_mul");
+  c.require(c.op.ints[0] == kEpilogueGeluMul || c.op.ints[1] == 0, "other_column belongs to the epilogue gelu_mul");
+  switch (c.op.ints[0]) {
+    case kEpilogueNone:
+      break;
+    case kEpilogueGeglu:
+      c.require(c.has(w1) && !c.has(w2) && c.dim(w0, 0) == c.dim(w1, 0), "geglu takes two weights of one shape");
+      n = c.dim(w0, 0);
+      break;
+    case kEpilogueGeluMul:
+      c.require(!c.has(w1), "gelu_mul takes one weight");
+      c.shape(other, {r, c.dim(other, 1)});
+      c.require(int64_t(c.op.ints[1]) + n <= c.dim(other, 1), "the columns read from other lie outside it");
+      break;
+    case kEpilogueSoftcap:
+      c.require(!c.has(w1), "softcap takes one weight");
+      c.require(c.op.floats[1] > 0, "softcap must be positive");
+      break;
+    default:
+      c.reject("there is no epilogue %u", c.op.ints[0]);
+  }
+  c.shape(y, {r, n});
+}
+
+// Heads, KV heads and head size, as attention ops have them.
+void check_heads(const Checker &c, uint64_t heads, uint64_t kv_heads, uint64_t head_dim) {
+  constexpr uint64_t kMaxHeads = 1u << 16, kMaxHeadDim = 1u << 16;
+  c.require(heads > 0 && kv_heads > 0 && heads <= kMaxHeads && kv_heads <= kMaxHeads, "heads must be 1 to 65536");
+  c.require(heads % kv_heads == 0, "heads must be a multiple of kv_heads");
+  c.require(head_dim > 0 && head_dim <= kMaxHeadDim && head_dim % 2 == 0, "head_dim must be even, 2 to 65536");
+}
+
+// The page pool of an op, and that the layer and group it names exist.
+void check_pool(const Checker &c, uint32_t slot, uint32_t kv_heads, uint32_t head_dim, uint32_t layer, uint32_t group) {
+  const Tensor &pool = c[slot];
+  c.shape(slot, {pool.dims[0], pool.dims[1], kv_heads, kPageTokens, head_dim});
+  c.require(pool.dims[1] % 2 == 0 && int64_t(layer) < pool.dims[1] / 2, "kv_layer lies outside the page pool");
+  c.require(group < c.plan.group_count, "there is no such page group");
+}
+
+void check_rope(const Checker &c, uint32_t head_dim, uint32_t rotated_pairs, float theta, float position_scale) {
+  c.require(rotated_pairs <= head_dim / 2, "rotated_pairs is more than half of head_dim");
+  c.require(theta > 0 && position_scale > 0, "theta and position_scale must be positive");
+}
+
+void check_attention(const Checker &c) {
+  enum { qkv, q_norm, k_norm, kv, y };
+  const uint32_t *ints = c.op.ints;
+  const int64_t heads = ints[0], kv_heads = ints[1], d = ints[2], r = c.rows(qkv);
+  check_heads(c, ints[0], ints[1], ints[2]);
+  check_pool(c, kv, ints[1], ints[2], ints[4], ints[5]);
+  check_rope(c, ints[2], ints[3], c.op.floats[0], c.op.floats[3]);
+  const int64_t own = (c.op.flags & kOwnsKv) == 0 ? 0 : (c.op.flags & kKeysAreValues) != 0 ? 1 : 2;
+  c.shape(qkv, {r, (heads + own * kv_heads) * d});
+  c.shape(q_norm, {d});
+  c.shape(k_norm, {d});
+  c.shape(y, {r, heads * d});
+  c.require(c.op.floats[1] > 0, "eps must be positive");
+}
+
+void check_gather(const Checker &c) {  // x, y
+  c.shape(0, {Checker::symbol(kRows), c.dim(0, 1)});
+  c.shape(1, {Checker::symbol(kOutRows), c.dim(0, 1)});
+}
+
+void check_candidates(const Checker &c) {  // logits, ids, values, stats
+  const int64_t r = Checker::symbol(kOutRows);
+  c.shape(0, {r, int64_t(c.plan.vocabulary_size)});
+  c.shape(1, {r, 256});
+  c.shape(2, {r, 256});
+  c.shape(3, {r, 4});
+}
+
+void check_rms_norm(const Checker &c) {  // x, weight, y
+  const int64_t n = c.dim(0, 1), group = c.op.ints[0];
+  c.require(group > 0 && n % group == 0, "the width is no multiple of the group");
+  c.shape(1, {group});
+  c.shape(2, {c.rows(0), n});
+  c.require(c.op.floats[0] > 0, "eps must be positive");
+}
+
+void check_add(const Checker &c) {  // a, b, scalar, y
+  c.shape(1, {c.rows(0), c.dim(0, 1)});
+  c.shape(2, {1});
+  c.shape(3, {c.rows(0), c.dim(0, 1)});
+}
+
+void check_gelu_mul(const Checker &c) {  // a, b, y
+  const int64_t n = c.dim(0, 1);
+  c.shape(1, {c.rows(0), c.dim(1, 1)});
+  c.require(int64_t(c.op.ints[0]) + n <= c.dim(1, 1), "the columns read from b lie outside it");
+  c.shape(2, {c.rows(0), n});
+}
+
+void check_softcap(const Checker &c) {  // x, y
+  c.shape(1, {c.rows(0), c.dim(0, 1)});
+  c.require(c.op.floats[0] > 0, "cap must be positive");
+}
+
+void check_rope_op(const Checker &c) {  // x, y
+  const uint32_t *ints = c.op.ints;
+  check_heads(c, ints[0], 1, ints[1]);
+  check_rope(c, ints[1], ints[2], c.op.floats[0], c.op.floats[1]);
+  c.shape(0, {c.rows(0), int64_t(ints[0]) * ints[1]});
+  c.shape(1, {c.rows(0), int64_t(ints[0]) * ints[1]});
+}
+
+void check_kv_write(const Checker &c) {  // k, v, kv
+  const uint32_t *ints = c.op.ints;
+  check_heads(c, ints[0], ints[0], ints[1]);
+  check_pool(c, 2, ints[0], ints[1], ints[2], ints[3]);
+  c.shape(0, {c.rows(0), int64_t(ints[0]) * ints[1]});
+  c.shape(1, {c.rows(0), int64_t(ints[0]) * ints[1]});
+}
+
+void check_attend(const Checker &c) {  // q, kv, y
+  const uint32_t *ints = c.op.ints;
+  check_heads(c, ints[0], ints[1], ints[2]);
+  check_pool(c, 1, ints[1], ints[2], ints[3], ints[4]);
+  c.shape(0, {c.rows(0), int64_t(ints[0]) * ints[2]});
+  c.shape(2, {c.rows(0), int64_t(ints[0]) * ints[2]});
+}
+
+const Contract *contract_of(uint32_t kind) {
+  static const Contract contracts[] = {
+      {kEmbed, "embed", 0, 1, 0, check_embed, {{"table", kWeight}, {"y", kOut}}},
+      {kPerLayerInputs, "per_layer_inputs", 1, 4, 0, check_per_layer_inputs,
+       {{"projected", kIn}, {"table", kWeight}, {"norm", kParameter}, {"y", kOut}}},
+      {kLinear, "linear", 2, 2, 0, check_linear,
+       {{"x", kIn}, {"residual", kInOptional}, {"post_norm", kParameterOptional}, {"scalar", kParameterOptional},
+        {"h_out", kOutOptional}, {"pre_norm", kParameterOptional}, {"w0", kWeight}, {"w1", kWeightOptional},
+        {"w2", kWeightOptional}, {"bias0", kParameterOptional}, {"bias1", kParameterOptional},
+        {"bias2", kParameterOptional}, {"other", kInOptional}, {"y", kOut}}},
+      {kAttention, "attention", 7, 4, kOwnsKv | kKeysAreValues | kNormValues, check_attention,
+       {{"qkv", kIn}, {"q_norm", kParameterOptional}, {"k_norm", kParameterOptional}, {"kv", kRead | kPool},
+        {"y", kOut}}},
+      {kGather, "gather", 0, 0, 0, check_gather, {{"x", kIn}, {"y", kOut}}},
+      {kCandidates, "candidates", 0, 0, 0, check_candidates,
+       {{"logits", kIn}, {"ids", kWrite | kIds}, {"values", kOut}, {"stats", kOut}}},
+      {kRmsNorm, "rms_norm", 1, 2, 0, check_rms_norm, {{"x", kIn}, {"weight", kParameterOptional}, {"y", kOut}}},
+      {kAdd, "add", 0, 2, 0, check_add,
+       {{"a", kIn}, {"b", kInOptional}, {"scalar", kParameterOptional}, {"y", kOut}}},
+      {kGeluMul, "gelu_mul", 1, 0, 0, check_gelu_mul, {{"a", kIn}, {"b", kIn}, {"y", kOut}}},
+      {kSoftcap, "softcap", 0, 1, 0, check_softcap, {{"x", kIn}, {"y", kOut}}},
+      {kRope, "rope", 3, 2, 0, check_rope_op, {{"x", kIn}, {"y", kOut}}},
+      {kKvWrite, "kv_write", 4, 0, 0, check_kv_write, {{"k", kIn}, {"v", kIn}, {"kv", kWrite | kPool}}},
+      {kAttend, "attend", 6, 1, 0, check_attend, {{"q", kIn}, {"kv", kRead | kPool}, {"y", kOut}}},
+  };
+  for (const Contract &contract : contracts) {
+    if (contract.kind == kind) return &contract;
+  }
+  return nullptr;
+}
+
+// Whether a tensor's format and rank suit the slot.
+bool suits(const Tensor &tensor, uint32_t role) {
+  const bool floats = tensor.format == kF32 || tensor.format == kF16 || tensor.format == kBF16;
+  const bool constant = tensor.dims[0] >= 0;  // other dimensions always are
+  if (role & kActivation) return tensor.format == kF32 && tensor.rank == 2;
+  if (role & kVector) return floats && tensor.rank == 1 && constant;
+  if (role & kMatrix) return (floats || format_traits(tensor.format)->element_bytes == 0) && tensor.rank == 2 && constant;
+  if (role & kIds) return tensor.format == kU32 && tensor.rank == 2;
+  return (tensor.format == kF32 || tensor.format == kF16) && tensor.rank == 5;  // kPool
+}
+
+// Whether writing `written` would change bytes of `other`.
+bool overlap(const Plan &plan, const Tensor &written, const Tensor &other) {
+  if (plan.buffers[written.buffer] != plan.buffers[other.buffer]) return false;
+  return written.offset < other.offset + other.max_bytes && other.offset < written.offset + written.max_bytes;
+}
+
+// What the op does with a slot: the pool of an attention is written only where the op owns its keys and values.
+bool writes(const Op &op, const Slot &slot) {
+  if (op.kind == kAttention && (slot.role & kPool)) return (op.flags & kOwnsKv) != 0;
+  return (slot.role & kWrite) != 0;
+}
+
+void check_overlap(const Checker &c, const Contract &contract) {
+  for (uint32_t w = 0; w < contract.slots.size(); w++) {
+    if (!c.has(w) || !writes(c.op, contract.slots[w])) continue;
+    const Tensor &written = c[w];
+    const char *name = contract.slots[w].name;
+    if (!c.plan.buffer_writable[written.buffer]) c.reject("%s lies in the read-only buffer %u", name, written.buffer);
+    for (uint32_t o = 0; o < contract.slots.size(); o++) {
+      if (o == w || !c.has(o)) continue;
+      const Tensor &other = c[o];
+      if (overlap(c.plan, written, other) || (other.scales != nullptr && overlap(c.plan, written, *other.scales)) ||
+          (other.biases != nullptr && overlap(c.plan, written, *other.biases))) {
+        c.reject("%s shares bytes with %s", name, contract.slots[o].name);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const char *op_name(uint32_t kind) {
+  const Contract *contract = contract_of(kind);
+  return contract == nullptr ? nullptr : contract->name;
+}
+
+void check_op(const Plan &plan, const Op &op, size_t index) {
+  const Contract &contract = *contract_of(op.kind);
+  const Checker c(plan, op, index, contract);
+  if ((op.flags & ~contract.flags) != 0) c.reject("unknown flags %08x", op.flags);
+  for (uint32_t i = contract.ints; i < 8; i++) {
+    if (op.ints[i] != 0) c.reject("int %u is set but has no meaning", i);
+  }
+  for (uint32_t i = contract.floats; i < 8; i++) {
+    if (op.floats[i] != 0) c.reject("float %u is set but has no meaning", i);
+  }
+  for (uint32_t slot = 0; slot < kMaxOperands; slot++) {
+    if (slot >= contract.slots.size()) {
+      if (c.has(slot)) c.reject("it has no operand %u", slot);
+      continue;
+    }
+    const Slot &expected = contract.slots[slot];
+    if (!c.has(slot)) {
+      if ((expected.role & kOptional) == 0) c.reject("operand %s is absent", expected.name);
+    } else if (!suits(c[slot], expected.role)) {
+      c.reject("operand %s has the wrong format (%s) or rank (%u)", expected.name, format_traits(c[slot].format)->name,
+               c[slot].rank);
+    }
+  }
+  contract.check(c);
+  check_overlap(c, contract);
+}
+
+}  // namespace mb
