@@ -1,0 +1,133 @@
+/** What an op costs: bytes moved, floating-point operations, dispatches. The arithmetic behind `explain`. */
+import type { Op } from "./ops.ts";
+import { rowBytes } from "./plan.ts";
+import type { Dim, Tensor } from "./tensor.ts";
+
+/** The sizes of one run. */
+export interface RunShape {
+  /** tokens in the forward */ rows: number;
+  /** rows that produce output */ outRows: number;
+  /** tokens in the cache before the run */ context: number;
+}
+
+/** Costs of one op in one run. */
+export interface OpCost {
+  dispatches: number;
+  /** weights, KV pages and activations read and written */ bytes: number;
+  /** of these, weights */ weightBytes: number;
+  /** multiplications and additions count one each */ flops: number;
+}
+
+/** Cost of an op. Pages and activations count once however often a kernel touches them. */
+export function costOf(op: Op, shape: RunShape): OpCost {
+  const rowsOf = (tensor: Tensor) => countOf(tensor.shape[0], shape);
+  const active = (...tensors: (Tensor | undefined)[]) =>
+    tensors.reduce((sum, t) => sum + (t ? rowsOf(t) * rowBytes(t.format, columns(t)) : 0), 0);
+  switch (op.kind) {
+    case "embed": {
+      const weights = rowsOf(op.y) * storedRow(op.table);
+      return cost(weights, active(op.y), rowsOf(op.y) * columns(op.y));
+    }
+    case "per_layer_inputs": {
+      const weights = rowsOf(op.y) * storedRow(op.table) + storedBytes(op.norm);
+      return cost(weights, active(op.projected, op.y), 8 * rowsOf(op.y) * columns(op.y));
+    }
+    case "linear": {
+      const norms = [op.postNorm, op.preNorm, op.scalar, ...(op.biases ?? [])];
+      const weights = [...op.weights, ...norms].reduce((sum, t) => sum + (t ? storedBytes(t) : 0), 0);
+      const other = op.epilogue.kind === "gelu_mul" ? rowsOf(op.y) * columns(op.y) * 4 : 0;
+      const products = op.weights.reduce((sum, w) => sum + columns(w) * (w.shape[0] as number), 0);
+      const prologue = (op.postNorm ? 6 : 0) + (op.preNorm ? 4 : 0);
+      return cost(
+        weights,
+        active(op.x, op.residual, op.hOut, op.y) + other,
+        rowsOf(op.y) * (2 * products + prologue * columns(op.x)),
+      );
+    }
+    case "attention": {
+      const width = op.heads * op.headDim;
+      const { bytes, flops } = attended(op.kv.pages, op, rowsOf(op.y), shape.context);
+      const cached = op.ownsKv ? rowsOf(op.y) * 2 * op.kvHeads * op.headDim * elementBytes(op.kv.pages) : 0;
+      // Full attention of decode rows is split over the context and reduced in a second dispatch.
+      const dispatches = op.window === null && rowsOf(op.y) <= DECODE_ROWS ? 2 : 1;
+      return cost(0, active(op.qkv, op.y) + bytes + cached, flops + 8 * rowsOf(op.y) * width, dispatches);
+    }
+    case "attend": {
+      const { bytes, flops } = attended(op.kv.pages, op, rowsOf(op.y), shape.context);
+      return cost(0, active(op.q, op.y) + bytes, flops);
+    }
+    case "kv_write":
+      return cost(0, active(op.k, op.v) * (1 + elementBytes(op.kv.pages) / 4), 0);
+    case "gather":
+      return cost(0, 2 * active(op.y), 0);
+    case "candidates":
+      return cost(
+        0,
+        active(op.logits, op.ids, op.values, op.stats),
+        4 * rowsOf(op.logits) * columns(op.logits),
+        2,
+      );
+    case "rms_norm":
+      return cost(
+        op.weight ? storedBytes(op.weight) : 0,
+        active(op.x, op.y),
+        4 * rowsOf(op.y) * columns(op.y),
+      );
+    case "add":
+      return cost(0, active(op.a, op.b, op.y), 3 * rowsOf(op.y) * columns(op.y));
+    case "gelu_mul":
+      return cost(0, active(op.a, op.a, op.y), 12 * rowsOf(op.y) * columns(op.y));
+    case "softcap":
+    case "rope":
+      return cost(0, active(op.x, op.y), 8 * rowsOf(op.y) * columns(op.y));
+  }
+}
+
+/** Most rows of a decode forward. */
+export const DECODE_ROWS = 16;
+
+/** Bytes of a weight with its scales and biases. */
+export function storedBytes(tensor: Tensor): number {
+  const rows = tensor.shape.slice(0, -1).reduce<number>((product, size) => product * (size as number), 1);
+  return rows * storedRow(tensor);
+}
+
+function storedRow(tensor: Tensor): number {
+  const own = rowBytes(tensor.format, columns(tensor));
+  return own + (tensor.scales ? storedRow(tensor.scales) : 0) +
+    (tensor.biases ? storedRow(tensor.biases) : 0);
+}
+
+function cost(weightBytes: number, otherBytes: number, flops: number, dispatches = 1): OpCost {
+  return { dispatches, bytes: weightBytes + otherBytes, weightBytes, flops };
+}
+
+/** Keys and values that `rows` rows after `context` tokens read, once for all rows, and the products with them. */
+function attended(
+  pages: Tensor,
+  op: { heads: number; kvHeads: number; headDim: number; window: number | null },
+  rows: number,
+  context: number,
+): { bytes: number; flops: number } {
+  const limit = op.window ?? Infinity;
+  const last = context + rows; // tokens that the last row could see
+  const keys = Math.min(last, rows === 0 ? 0 : limit + rows - 1);
+  let scores = 0;
+  for (let row = 1; row <= rows; row++) scores += Math.min(context + row, limit);
+  return {
+    bytes: 2 * keys * op.kvHeads * op.headDim * elementBytes(pages),
+    flops: 4 * scores * op.heads * op.headDim,
+  };
+}
+
+function elementBytes(tensor: Tensor): number {
+  return rowBytes(tensor.format, 1);
+}
+
+function columns(tensor: Tensor): number {
+  return tensor.shape[tensor.shape.length - 1] as number;
+}
+
+function countOf(dim: Dim, shape: RunShape): number {
+  return dim === "rows" ? shape.rows : dim === "out_rows" ? shape.outRows : dim as number;
+}

@@ -1,0 +1,194 @@
+/** A model's plan in figures: layers, KV owners, ops, dispatches, bytes, FLOPs and predicted time, from a config alone. */
+import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
+import type { TextWeights } from "../checkpoint/weights.ts";
+import { InvalidArgument } from "../errors.ts";
+import { planTensor } from "../engine/weights.ts";
+import { costOf, DECODE_ROWS, type OpCost, storedBytes } from "./cost.ts";
+import { pageBytes, pageGroups } from "./groups.ts";
+import { type Machine, machineNamed, MACHINES, secondsOn } from "./machines.ts";
+import type { Op } from "./ops.ts";
+import { phantomWeights } from "./phantom.ts";
+import type { Tensor } from "./tensor.ts";
+import { textPlan } from "./text.ts";
+
+/** What to explain. */
+export interface ExplainOptions {
+  /** A chip such as `M4 Max` or `H200`, a kind (`metal`, `cuda`, `cpu`), or figures of your own. Default: the model's device. */
+  device?: string | Machine;
+  /** Tokens in the forward: 1 to 16 are decode rows, more are a prompt. Default 1. */
+  rows?: number;
+  /** Tokens in the cache before. Default 1024, or what the context leaves. */
+  context?: number;
+}
+
+/** One op of the plan with its cost. */
+export interface ExplainedOp extends OpCost {
+  /** Name of the op. */
+  op: string;
+  /** Layer that it belongs to; null outside layers. */
+  layer: number | null;
+  /** Rows that it computes. */
+  rows: number;
+  /** Predicted seconds. */
+  seconds: number;
+}
+
+/** One layer of the network. */
+export interface ExplainedLayer extends LayerConfig {
+  /** Name of the page group that its attention reads. */
+  pageGroup: string;
+  /** Bytes of its weights. */
+  weightBytes: number;
+  /** Dispatches of its ops. */
+  dispatches: number;
+  /** Predicted seconds of its ops. */
+  seconds: number;
+}
+
+/** A plan in figures. */
+export interface Explanation {
+  /** Type, layers and sizes. */
+  model: {
+    modelType: string;
+    layers: number;
+    hiddenSize: number;
+    vocabularySize: number;
+    /** Per-layer input width; 0 without. */
+    perLayerInputSize: number;
+    /** Bytes of all weights of the text network. */
+    weightBytes: number;
+  };
+  /** The device of the prediction. */
+  device: Machine;
+  /** `decode` or `prefill`. */
+  variant: "decode" | "prefill";
+  /** Tokens in the forward. */
+  rows: number;
+  /** Tokens in the cache before. */
+  context: number;
+  /** Page groups of the KV cache. */
+  groups: { name: string; layers: number[]; window: number | null; bytesPerToken: number }[];
+  /** Layers in order. */
+  layers: ExplainedLayer[];
+  /** Ops in order. */
+  ops: ExplainedOp[];
+  /** Sums over all ops. */
+  totals: OpCost & { ops: number; seconds: number; secondsPerToken: number };
+}
+
+/** Explains a model; `weights` tell the true formats, and may be absent. Throws `InvalidArgument`. */
+export function explainPlan(
+  config: ModelConfig,
+  options: ExplainOptions = {},
+  weights: TextWeights = phantomWeights(config),
+  kvFormat: "f16" | "f32" = "f16",
+): Explanation {
+  const machine = machineOf(options.device ?? "cpu");
+  const rows = wholeNumber("rows", options.rows ?? 1, 1, 1 << 20);
+  const context = wholeNumber(
+    "context",
+    options.context ?? Math.max(0, Math.min(1024, config.contextLength - rows)),
+    0,
+    1 << 30,
+  );
+  const variant = rows <= DECODE_ROWS ? "decode" : "prefill";
+  const groups = pageGroups(config);
+  const tensors = new Map<object, Tensor>();
+  const plan = textPlan(config, weights, {
+    buffers: [{ name: "weights", bytes: 1 }],
+    tensor: (weight) => {
+      let tensor = tensors.get(weight);
+      if (!tensor) {
+        tensors.set(weight, tensor = planTensor(weight, () => ({ buffer: 1 + groups.length, offset: 0 })));
+      }
+      return tensor;
+    },
+  }, {
+    variant,
+    limits: { rows, out_rows: rows, sequences: 1, pages: 1 },
+    kvFormat,
+    kvPages: groups.map(() => 1),
+    exact: true,
+  });
+  const shape = { rows, outRows: variant === "decode" ? rows : 1, context };
+  const ops = plan.ops.map((op): ExplainedOp => {
+    const cost = costOf(op, shape);
+    const first = yOf(op).shape[0];
+    return {
+      op: op.kind,
+      layer: op.layer ?? null,
+      rows: first === "out_rows" ? shape.outRows : rows,
+      ...cost,
+      seconds: secondsOn(machine, cost),
+    };
+  });
+  const sum = (list: ExplainedOp[], key: "dispatches" | "bytes" | "weightBytes" | "flops" | "seconds") =>
+    list.reduce((total, op) => total + op[key], 0);
+  const seconds = sum(ops, "seconds");
+  return {
+    model: {
+      modelType: config.modelType,
+      layers: config.layers.length,
+      hiddenSize: config.hiddenSize,
+      vocabularySize: config.vocabularySize,
+      perLayerInputSize: config.perLayerInputSize,
+      weightBytes: [...tensors.values()].reduce((total, tensor) => total + storedBytes(tensor), 0),
+    },
+    device: machine,
+    variant,
+    rows,
+    context,
+    groups: groups.map((group) => ({
+      name: group.name,
+      layers: group.layers,
+      window: group.window,
+      bytesPerToken: pageBytes(group, kvFormat) / 32,
+    })),
+    layers: config.layers.map((layer) => {
+      const own = ops.filter((op) => op.layer === layer.index);
+      return {
+        ...layer,
+        pageGroup: groups.find((group) => group.layers.includes(layer.kvOwner))!.name,
+        weightBytes: sum(own, "weightBytes"),
+        dispatches: sum(own, "dispatches"),
+        seconds: sum(own, "seconds"),
+      };
+    }),
+    ops,
+    totals: {
+      ops: ops.length,
+      dispatches: sum(ops, "dispatches"),
+      bytes: sum(ops, "bytes"),
+      weightBytes: sum(ops, "weightBytes"),
+      flops: sum(ops, "flops"),
+      seconds,
+      secondsPerToken: seconds / rows,
+    },
+  };
+}
+
+function machineOf(device: string | Machine): Machine {
+  if (typeof device === "object" && device !== null) {
+    const { name, bandwidth, flops, dispatch } = device;
+    if (typeof name === "string" && bandwidth > 0 && flops > 0 && dispatch >= 0) return device;
+    throw new InvalidArgument(
+      "A device of your own needs name, bandwidth (bytes/s), flops (1/s) and dispatch (s).",
+    );
+  }
+  const machine = machineNamed(String(device));
+  if (machine) return machine;
+  throw new InvalidArgument(
+    `No figures are known for the device "${device}". Known: metal, cuda, ${
+      MACHINES.map((m) => m.name).join(", ")
+    }.`,
+  );
+}
+
+function wholeNumber(name: string, value: number, least: number, most: number): number {
+  if (Number.isSafeInteger(value) && value >= least && value <= most) return value;
+  throw new InvalidArgument(`${name} is ${value}; it must be a whole number from ${least} to ${most}.`);
+}
+
+function yOf(op: Op): Tensor {
+  return op.kind === "candidates" ? op.ids : op.kind === "kv_write" ? op.k : op.y;
+}
