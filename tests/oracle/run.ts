@@ -22,13 +22,16 @@ export class Oracle {
   readonly #activations = new Map<Tensor, Float64Array>();
   readonly #weights = new Map<Tensor, Float64Array>();
   /** KV pages by buffer and offset, as several tensors may name the same pages */
-  readonly #pages = new Map<string, Float64Array>();
+  readonly #pages: Map<string, Float64Array>;
 
   /**
    * @param buffers bytes of each buffer of the plan; the arena's (index 0) are not read. Tensors that no op has
    * written are read from here, KV pages too at their first use.
+   * @param sharesPagesWith a run of another plan whose KV buffers have the same indices
    */
-  constructor(readonly plan: Plan, readonly buffers: readonly Uint8Array[]) {}
+  constructor(readonly plan: Plan, readonly buffers: readonly Uint8Array[], sharesPagesWith?: Oracle) {
+    this.#pages = sharesPagesWith ? sharesPagesWith.#pages : new Map();
+  }
 
   /** One forward; returns every output of the plan, live rows only. `onOp` sees each op after it ran. */
   run(input: RunInput, onOp?: (op: Op, index: number) => void): Float64Array[] {
