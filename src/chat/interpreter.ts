@@ -3,6 +3,7 @@
 import { Environment, Interpreter } from "npm:@huggingface/jinja@0.5.11";
 import { MarkbaseError, TemplateError } from "../errors.ts";
 import { type FilterContext, FILTERS, STRING_METHODS } from "./filters.ts";
+import { bind, iterate, LoopControl, loopObject, type LoopTarget, usesLoop } from "./loops.ts";
 import {
   isList,
   isMap,
@@ -49,8 +50,14 @@ interface EngineInternals {
 }
 
 interface CallNode extends Node {
-  callee: Node & { object: Node; property: Node & { value: string }; computed: boolean; value: string };
+  callee: MemberNode & { value: string };
   args: Node[];
+}
+
+interface MemberNode extends Node {
+  object: Node;
+  property: Node & { value: string };
+  computed: boolean;
 }
 
 interface BinaryNode extends Node {
@@ -60,7 +67,7 @@ interface BinaryNode extends Node {
 }
 
 interface LoopNode extends Node {
-  loopvar: Node & { value: unknown };
+  loopvar: Node & LoopTarget;
   iterable: Node & { lhs?: Node; test?: Node };
   body: Node[];
   defaultBlock: Node[];
@@ -72,22 +79,32 @@ interface TestNode extends Node {
   test: Node & { value: string };
 }
 
-/** Thrown by break and continue on their way to the loop, with what the turn has printed. */
-class LoopControl extends Error {
-  output = "";
-  constructor(readonly kind: "Break" | "Continue") {
-    super(`${kind.toLowerCase()} outside a loop`);
-  }
-}
-
-/** Loops whose body reads `loop`. */
-const readsLoop = new WeakMap<object, boolean>();
-
 /** Statements that print nothing of their own. */
 const SILENT = new Set(["Set", "Macro", "Comment"]);
 
-/** Runs one template once. */
-export class LimitedInterpreter extends Interpreter implements FilterContext {
+/** The output of a template, or its failure and the innermost statement that was running then. */
+export type TemplateRun =
+  | { text: string }
+  | { error: unknown; statement: TemplateNode | undefined };
+
+/** Runs a parsed template once, with `variables` beside the globals. */
+export function runTemplate(
+  program: TemplateNode,
+  variables: Record<string, unknown>,
+  limits: TemplateLimits,
+  now: () => Date,
+): TemplateRun {
+  const interpreter = new LimitedInterpreter(limits, now);
+  try {
+    for (const [name, value] of Object.entries(variables)) interpreter.global.set(name, value);
+    return { text: String(interpreter.evaluate(program as unknown as Node, interpreter.global).value) };
+  } catch (error) {
+    return { error, statement: interpreter.failedAt };
+  }
+}
+
+/** One run. */
+class LimitedInterpreter extends Interpreter implements FilterContext {
   /** The innermost statement that was running when an error passed through. */
   failedAt: TemplateNode | undefined;
   #steps = 0;
@@ -175,6 +192,9 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
         return lookup((node as Node & { value: string }).value, environment) as Value;
       case "TestExpression":
         return this.#test(node as TestNode, environment) as Value ?? super.evaluate(node, environment);
+      case "MemberExpression":
+        return this.#dictMethod(node as MemberNode, environment) as Value ??
+          super.evaluate(node, environment);
       case "BinaryExpression":
         return this.#binary(node as BinaryNode, environment) as Value ?? super.evaluate(node, environment);
       case "CallExpression":
@@ -208,12 +228,13 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
   #loop(node: LoopNode, environment: Environment): RuntimeValue {
     const { iterable } = node;
     const scope = new Environment(environment);
+    const set = (name: string, value: RuntimeValue) => void scope.setVariable(name, value as Value);
     const filtered = iterable.type === "SelectExpression";
     let items = iterate(this.evaluate(filtered ? iterable.lhs : iterable, environment));
     if (filtered) {
       items = items.filter((item) => {
         scope.variables.clear();
-        bind(node.loopvar, item, scope);
+        bind(node.loopvar, item, set);
         return this.evaluate(iterable.test, scope).__bool__().value;
       });
     }
@@ -222,8 +243,8 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
     for (let i = 0; i < items.length; i++) {
       this.charge(1);
       scope.variables.clear();
-      if (usesLoop(node)) scope.setVariable("loop", loopObject(items, i) as Value);
-      bind(node.loopvar, items[i], scope);
+      if (usesLoop(node.body)) scope.setVariable("loop", loopObject(items, i) as Value);
+      bind(node.loopvar, items[i], set);
       try {
         output += this.#block(node.body, scope).value;
       } catch (error) {
@@ -263,6 +284,16 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
     if (isText(container) && isText(item)) return container.value.includes(item.value);
     if (container.type === "UndefinedValue") return false;
     throw new Error(`"in" does not work between a ${item.type} and a ${container.type}`);
+  }
+
+  /** `x.keys` is the method of a dict even if it has such a key; `x["keys"]` is the key. Undefined for all else. */
+  #dictMethod(node: MemberNode, environment: Environment): RuntimeValue | undefined {
+    if (node.computed || !DICT_METHODS.has(node.property.value)) return undefined;
+    const object = this.evaluate(node.object, environment);
+    if (object.type !== "ObjectValue") return undefined;
+    return (object as RuntimeValue & { builtins: Map<string, RuntimeValue> }).builtins.get(
+      node.property.value,
+    );
   }
 
   /** A call of a string method that this project defines; undefined leaves the call to the engine. */
@@ -336,6 +367,8 @@ export class LimitedInterpreter extends Interpreter implements FilterContext {
   }
 }
 
+const DICT_METHODS = new Set(["get", "items", "keys", "values"]);
+
 /** A variable. The engine's own lookup takes a full stack for an unknown name. */
 function lookup(name: string, environment: Environment): RuntimeValue {
   for (let scope: Environment | undefined = environment; scope !== undefined; scope = scope.parent) {
@@ -351,59 +384,6 @@ const TESTS = new Map<string, (value: RuntimeValue) => boolean>([
   ["float", (value) => value.type === "FloatValue"],
   ["number", (value) => typeof value.value === "number" || typeof value.value === "boolean"],
 ]);
-
-/** What a loop goes through. */
-function iterate(value: RuntimeValue): RuntimeValue[] {
-  if (isList(value)) return value.value;
-  if (isText(value)) return Array.from(value.value, toRuntime);
-  if (isMap(value) && value.type !== "NamespaceValue") return [...value.value.keys()].map(toRuntime);
-  if (value.type === "UndefinedValue") return [];
-  throw new Error(`A ${value.type} cannot be iterated`);
-}
-
-/** Gives the loop's variable, or its several variables, their values. */
-function bind(target: LoopNode["loopvar"], item: RuntimeValue, scope: Environment): void {
-  if (target.type === "Identifier") {
-    scope.setVariable(String(target.value), item as Value);
-    return;
-  }
-  const names = target.value as (Node & { value: string })[];
-  const values = iterate(item);
-  if (values.length !== names.length) {
-    throw new Error(`${values.length} values cannot be unpacked into ${names.length} variables`);
-  }
-  names.forEach((name, i) => scope.setVariable(name.value, values[i] as Value));
-}
-
-function usesLoop(node: LoopNode): boolean {
-  let known = readsLoop.get(node);
-  if (known === undefined) {
-    const mentions = (part: unknown): boolean => {
-      if (typeof part !== "object" || part === null) return false;
-      const { type, value } = part as { type?: unknown; value?: unknown };
-      if (type === "Identifier" && value === "loop") return true;
-      return (part instanceof Map ? [...part.keys(), ...part.values()] : Object.values(part)).some(mentions);
-    };
-    readsLoop.set(node, known = mentions(node.body));
-  }
-  return known;
-}
-
-/** The fields of Jinja's `loop`. */
-function loopObject(items: readonly RuntimeValue[], i: number): RuntimeValue {
-  const loop = toRuntime({
-    index: i + 1,
-    index0: i,
-    revindex: items.length - i,
-    revindex0: items.length - i - 1,
-    first: i === 0,
-    last: i === items.length - 1,
-    length: items.length,
-  }) as RuntimeValue & { value: Map<string, RuntimeValue> };
-  loop.value.set("previtem", items[i - 1] ?? toRuntime(undefined));
-  loop.value.set("nextitem", items[i + 1] ?? toRuntime(undefined));
-  return loop;
-}
 
 function limit(name: keyof TemplateLimits, value: number, what: string): TemplateError {
   return new TemplateError(

@@ -1,13 +1,15 @@
 /** Renders conversations with a checkpoint's own chat template. */
 
-import { type Environment, parse, tokenize } from "npm:@huggingface/jinja@0.5.11";
+import { parse, tokenize } from "npm:@huggingface/jinja@0.5.11";
 import { InvalidArgument, MarkbaseError, TemplateError, UnknownOption } from "../errors.ts";
 import type { Segment } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
 import { escapeCallerText, splitRendered, templateTextFence } from "./escape.ts";
-import { DEFAULT_LIMITS, LimitedInterpreter, type TemplateLimits } from "./interpreter.ts";
+import { DEFAULT_LIMITS, runTemplate, type TemplateLimits } from "./interpreter.ts";
 import { type ContentPart, type Message, prepareMessages, prepareTools, type Tool } from "./messages.ts";
 import { lineOfToken, statementLines, type TemplateNode, type TemplateToken } from "./template_lines.ts";
+
+export type { Segment, TemplateLimits, Warning };
 
 /** How to open a template. */
 export interface ChatTemplateOptions {
@@ -102,14 +104,10 @@ export class ChatTemplate {
   }
 
   #run(variables: Record<string, unknown>): string {
-    const interpreter = new LimitedInterpreter(this.#limits, this.#now);
-    try {
-      const globals: Environment = interpreter.global;
-      for (const [name, value] of Object.entries(variables)) globals.set(name, value);
-      return String(interpreter.run(this.#program).value);
-    } catch (error) {
-      throw templateError(error, this.#lineOf(interpreter.failedAt));
-    }
+    const program = this.#program as unknown as TemplateNode;
+    const run = runTemplate(program, variables, this.#limits, this.#now);
+    if ("text" in run) return run.text;
+    throw templateError(run.error, this.#lineOf(run.statement));
   }
 
   #lineOf(statement: TemplateNode | undefined): number | undefined {
@@ -186,7 +184,8 @@ function parseTemplate(
   let tokens: ReturnType<typeof tokenize> = [];
   let furthest = 0; // index of the last token that the parser looked at
   try {
-    tokens = tokenize(source, { lstrip_blocks: true, trim_blocks: true });
+    // Jinja reads every line end as "\n".
+    tokens = tokenize(source.replace(/\r\n?/g, "\n"), { lstrip_blocks: true, trim_blocks: true });
     const watched = new Proxy(tokens, {
       get(target, key) {
         const index = typeof key === "string" ? Number(key) : NaN;
