@@ -1,11 +1,9 @@
 /** The conformance table on the CPU device, one test per op and instruction set. */
 import { assert, assertEquals } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
-import { DeviceError } from "../../src/errors.ts";
 import { allCases } from "./cases.ts";
+import { lackingLevels, LEVELS } from "./levels.ts";
 import { prepare, type Prepared, type Row, runCase } from "./runner.ts";
-
-const LEVELS = Deno.build.arch === "x86_64" ? ["scalar", "avx2", "avx512"] : ["scalar", "neon"];
 
 const cases = allCases();
 const ops = [...new Set(cases.map(({ op }) => op))];
@@ -25,18 +23,7 @@ function describe({ op, case: name, precision, error, tolerance, reason }: Row):
     (reason ? `; ${reason}` : "");
 }
 
-/** Whether this CPU has a level. Any other failure is left to the tests. */
-async function lacks(level: string): Promise<boolean> {
-  try {
-    using _device = await Device.open("cpu", { level });
-    return false;
-  } catch (error) {
-    return error instanceof DeviceError && ["no_device", "unsupported"].includes(error.code);
-  }
-}
-
-const lacking = new Set<string>();
-for (const level of LEVELS) if (await lacks(level)) lacking.add(level);
+const lacking = await lackingLevels();
 
 for (const op of ops) {
   for (const level of LEVELS) {

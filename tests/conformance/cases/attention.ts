@@ -11,6 +11,7 @@ export interface SequenceDescription {
   history: number;
   rows: number;
   decode?: boolean;
+  /** which of the new rows this run brings, [from, to); default all */ slice?: [number, number];
 }
 
 /** What an attention case asks for. */
@@ -49,9 +50,9 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
   const sequences = pick.map((i) => d.sequences[i]);
   const randoms = pick.map((i) => new Random(seed + 7919 * (i + 1)));
 
-  const rows = sequences.flatMap(({ history, rows, decode }, sequence) =>
-    Array.from({ length: rows }, (_, i): ProblemRow => ({
-      position: history + i,
+  const rows = sequences.flatMap(({ history, rows, decode, slice: [from, to] = [0, rows] }, sequence) =>
+    Array.from({ length: to - from }, (_, i): ProblemRow => ({
+      position: history + from + i,
       sequence,
       rowClass: decode ? "decode" : "prefill",
     }))
@@ -95,7 +96,10 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
   const live = d.gathered ? "out_rows" as const : "rows" as const;
   const activation = (name: string, width: number, deviation: number): Tensor => {
     const perSequence = sequences.map(({ rows }, s) => randoms[s].normals(rows * width, 0, deviation));
-    const kept = perSequence.map((values) => d.gathered ? values.slice(-width) : values);
+    const kept = perSequence.map((values, s) => {
+      const [from, to] = sequences[s].slice ?? [0, sequences[s].rows];
+      return values.slice((d.gathered ? to - 1 : from) * width, to * width);
+    });
     return builder.activation(name, [live, width], Float64Array.from(kept.flatMap((values) => [...values])));
   };
   const [queryWidth, keyWidth] = [heads * headDim, kvHeads * headDim];

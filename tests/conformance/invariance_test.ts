@@ -1,0 +1,200 @@
+/**
+ * A row's result does not depend on its batch mates, on how its prompt was cut into chunks, or on the number of threads:
+ * bit for bit, on every instruction set of this CPU.
+ */
+import { assert, assertEquals } from "@std/assert";
+import { Device } from "../../ffi/device.ts";
+import { allCases } from "./cases.ts";
+import { type AttentionDescription, attentionProblem } from "./cases/attention.ts";
+import { type LinearDescription, linearProblem } from "./cases/linear.ts";
+import { formatName, FORMATS } from "./case.ts";
+import { lackingLevels, LEVELS } from "./levels.ts";
+import type { Problem } from "./problem.ts";
+import { Random } from "./random.ts";
+import { equal, execute } from "./runner.ts";
+
+const lacking = await lackingLevels();
+
+/** One test per level; `threads` are those of the returned devices. */
+function test(name: string, run: (devices: Device[]) => Promise<void>) {
+  for (const level of LEVELS) {
+    Deno.test({
+      name: `invariance: ${name} on cpu ${level}`,
+      ignore: lacking.has(level),
+      async fn() {
+        using one = await Device.open("cpu", { level, threads: 1 });
+        using two = await Device.open("cpu", { level, threads: 2 });
+        await run([one, two]);
+      },
+    });
+  }
+}
+
+/** Bytes of each row of the first output and, if there are more, of the others: rows[r] is all that row r computed. */
+async function rowsOf(device: Device, problem: Problem, exact: boolean): Promise<Uint8Array[]> {
+  const copied = (await execute(device, problem, exact)).at(-1)!;
+  const { outputs } = problem.plan;
+  const rows = outputs[0].shape[0] === "out_rows" ? problem.input.outputs.length : problem.input.rows.length;
+  const parts: Uint8Array[][] = Array.from({ length: rows }, () => []);
+  let at = 0;
+  for (const { shape } of outputs) {
+    const bytes = (shape[1] as number) * 4;
+    for (const row of parts) row.push(copied.subarray(at, at += bytes));
+  }
+  return parts.map((row) => Uint8Array.from(row.flatMap((part) => [...part])));
+}
+
+const EPILOGUES: Partial<LinearDescription>[] = [
+  { n: [45], hOut: true, residual: true, postNorm: true, scalar: true, preNorm: true },
+  { n: [45, 45], epilogue: "geglu", preNorm: true },
+  { n: [45], epilogue: "gelu_mul" },
+  { n: [130, 20, 20], biases: [true, false, true] },
+];
+
+/** Ways to cut rows into runs. */
+function cuts(rows: number): number[][][] {
+  const all = Array.from({ length: rows }, (_, i) => i);
+  const chunks = (size: number) =>
+    Array.from({ length: Math.ceil(rows / size) }, (_, i) => all.slice(i * size, (i + 1) * size));
+  const mixed = new Random(5).permutation(rows);
+  return [chunks(1), chunks(7), chunks(16), [all.toReversed()], [mixed.slice(0, 20), mixed.slice(20)]];
+}
+
+for (const exact of [true, false]) {
+  const precision = exact ? "exact" : "fast";
+  test(`linear rows are the same alone, in any batch and with any threads in ${precision} mode`, async ([one, two]) => {
+    for (const [i, format] of FORMATS.entries()) {
+      const rows = 40;
+      const d: LinearDescription = { rows, k: 384, n: [45], format, ...EPILOGUES[i % EPILOGUES.length] };
+      for (const decodeRows of [0, rows]) {
+        const build = (pick: number[]) => linearProblem({ ...d, decodeRows, pick }, 99, exact);
+        const together = await rowsOf(two, build(Array.from({ length: rows }, (_, r) => r)), exact);
+        for (const [c, cut] of cuts(rows).entries()) {
+          for (const pick of cut) {
+            const found = await rowsOf(c % 2 ? one : two, build(pick), exact);
+            pick.forEach((row, at) =>
+              assert(
+                equal(found[at], together[row]),
+                `${formatName(format)} ${decodeRows ? "decode" : "prefill"} row ${row} of [${pick}] differs`,
+              )
+            );
+          }
+        }
+      }
+    }
+  });
+
+  test(`attention rows are the same in chunks of any size in ${precision} mode`, async ([one, two]) => {
+    for (const kv of ["f32", "f16"] as const) {
+      for (const [headDim, window, history] of [[64, undefined, 250], [32, 40, 0], [256, 70, 90]] as const) {
+        const rows = 50;
+        const d: AttentionDescription = {
+          op: "attention",
+          sequences: [{ history, rows }],
+          heads: 4,
+          kvHeads: 2,
+          headDim,
+          window,
+          kv,
+        };
+        const whole = await rowsOf(two, attentionProblem(d, 7, exact), exact);
+        for (const [c, size] of [1, 7, 16, 33].entries()) {
+          let pages: Uint8Array<ArrayBuffer> | undefined;
+          for (let from = 0; from < rows; from += size) {
+            const slice: [number, number] = [from, Math.min(rows, from + size)];
+            const problem = attentionProblem({ ...d, sequences: [{ history, rows, slice }] }, 7, exact);
+            if (pages) problem.buffers[3] = pages;
+            const after = await execute(c % 2 ? one : two, problem, exact);
+            pages = after[3];
+            const bytes = after.at(-1)!;
+            const width = bytes.length / (slice[1] - slice[0]);
+            for (let r = slice[0]; r < slice[1]; r++) {
+              const row = bytes.subarray((r - from) * width, (r - from + 1) * width);
+              assert(equal(row, whole[r]), `${kv} d=${headDim} row ${r} differs in chunks of ${size}`);
+            }
+          }
+        }
+      }
+    }
+  });
+
+  test(`attention rows are the same alone and beside other sequences in ${precision} mode`, async ([one, two]) => {
+    for (const op of ["attention", "attend"] as const) {
+      for (const kv of ["f32", "f16"] as const) {
+        const d: AttentionDescription = {
+          op,
+          sequences: [
+            { history: 300, rows: 1, decode: true },
+            { history: 5, rows: 1, decode: true },
+            { history: 255, rows: 1, decode: true },
+            { history: 256, rows: 4, decode: true },
+            { history: 31, rows: 20 },
+            { history: 0, rows: 33 },
+          ],
+          heads: 8,
+          kvHeads: 2,
+          headDim: 64,
+          kv,
+        };
+        const together = await rowsOf(two, attentionProblem(d, 3, exact), exact);
+        let at = 0;
+        for (const [s, { rows }] of d.sequences.entries()) {
+          const alone = await rowsOf(
+            s % 2 ? one : two,
+            attentionProblem({ ...d, pick: [s] }, 3, exact),
+            exact,
+          );
+          assertEquals(alone.length, rows);
+          for (const row of alone) {
+            assert(equal(row, together[at]), `${op} ${kv}: a row of sequence ${s} differs`);
+            at++;
+          }
+        }
+      }
+    }
+  });
+
+  test(`every op gives the same bytes with one thread and with two in ${precision} mode`, async ([one, two]) => {
+    for (const [i, c] of allCases().entries()) {
+      // every op's first cases, and samples of the rest
+      if (i % 9 !== 0 && c.op === "linear" || i % 17 !== 0 && c.op.startsWith("att")) continue;
+      const problem = c.build(exact);
+      const [a, b] = [await execute(one, problem, exact), await execute(two, problem, exact)];
+      a.forEach((bytes, n) => assert(equal(bytes, b[n]), `${c.op} ${c.name} depends on threads`));
+    }
+  });
+}
+
+test("linear rows are the same whether of class prefill or decode in exact mode", async ([one, two]) => {
+  for (const [i, format] of FORMATS.entries()) {
+    const d: LinearDescription = { rows: 20, k: 256, n: [45], format, ...EPILOGUES[i % EPILOGUES.length] };
+    const runs: Uint8Array[][] = [];
+    for (const [n, decodeRows] of [0, 20, 7].entries()) {
+      runs.push(await rowsOf(n % 2 ? one : two, linearProblem({ ...d, decodeRows }, 11, true), true));
+    }
+    for (let r = 0; r < 20; r++) {
+      assert(
+        equal(runs[0][r], runs[1][r]) && equal(runs[0][r], runs[2][r]),
+        `${formatName(format)} row ${r}`,
+      );
+    }
+  }
+});
+
+test("attention rows are the same whether of class prefill or decode in exact mode", async ([one, two]) => {
+  for (const kv of ["f32", "f16"] as const) {
+    for (const history of [0, 200, 256, 300]) {
+      const [prefill, decode] = [false, true].map((decode): AttentionDescription => ({
+        op: "attention",
+        sequences: [{ history, rows: 9, decode }],
+        heads: 4,
+        kvHeads: 1,
+        headDim: 128,
+        kv,
+      }));
+      const a = await rowsOf(one, attentionProblem(prefill, 13, true), true);
+      const b = await rowsOf(two, attentionProblem(decode, 13, true), true);
+      a.forEach((row, r) => assert(equal(row, b[r]), `${kv} row ${r} after ${history}`));
+    }
+  }
+});
