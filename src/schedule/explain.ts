@@ -113,11 +113,11 @@ export function explainPlan(
   const shape = { rows, outRows: variant === "decode" ? rows : 1, context };
   const ops = plan.ops.map((op): ExplainedOp => {
     const cost = costOf(op, shape);
-    const first = yOf(op).shape[0];
+    const outputs = variant === "decode" || yOf(op).shape[0] === "out_rows";
     return {
       op: op.kind,
       layer: op.layer ?? null,
-      rows: first === "out_rows" ? shape.outRows : rows,
+      rows: outputs ? shape.outRows : rows,
       ...cost,
       seconds: secondsOn(machine, cost),
     };

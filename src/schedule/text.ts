@@ -1,6 +1,7 @@
 /**
- * The text network as a plan. Two variants: `decode`, where every row produces output, and `prefill`, where rows that
- * produce none stop after they wrote their last keys and values, since nobody reads what they would compute beyond.
+ * The text network as a plan. Two variants: `decode`, where every row produces output and so all activations have
+ * `out_rows` rows, and `prefill`, where rows that produce none stop after they wrote their last keys and values, since
+ * nobody reads what they would compute beyond.
  */
 import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
 import type { WeightTensor } from "../checkpoint/tensor.ts";
@@ -34,7 +35,7 @@ export interface TextPlanOptions {
   kvPages: readonly number[];
   /** f32 arithmetic in one fixed order. */
   exact: boolean;
-  /** Add the states between layers to the outputs; only for `decode`. */
+  /** Keep the states between layers readable after a run; only for `decode`. */
   trace?: boolean;
   /** false: the smallest ops, for tests. */
   fuse?: boolean;
@@ -50,8 +51,16 @@ export const OUTPUT: {
   /** f32 [r, 256] */ readonly values: 1;
   /** f32 [r, 4] */ readonly stats: 2;
   /** f32 [r, V] */ readonly logits: 3;
-  /** f32 [r, H]: input of layer 0; the output of layer i follows at `trace + 1 + i` */ readonly trace: 4;
-} = { ids: 0, values: 1, stats: 2, logits: 3, trace: 4 };
+} = { ids: 0, values: 1, stats: 2, logits: 3 };
+
+/** A plan of the text network. */
+export interface TextPlan extends Plan {
+  /**
+   * f32 [r, H] each: the input of layer 0, then the output of each layer before the final norm. With `trace` they are
+   * in the arena after a run.
+   */
+  states: Tensor[];
+}
 
 /** Index of the first weight buffer of any plan of this model: after the arena and one KV buffer for each group. */
 export function firstWeightBuffer(config: ModelConfig): number {
@@ -77,7 +86,7 @@ export interface LayerContext {
   readonly weights: LayerWeights;
   /** Where this layer's attention reads, and writes if it owns them, keys and values. */
   readonly kv: KvLayer;
-  /** `rows`, or `out_rows` after the gather. */
+  /** Row symbol of the layer's activations. */
   readonly rows: Dim;
   /** f32 [rows, L·P] of the present rows; absent in models without per-layer embeddings. */
   readonly perLayerInputs?: Tensor;
@@ -99,7 +108,7 @@ export function textPlan(
   weights: TextWeights,
   placed: PlacedWeights,
   options: TextPlanOptions,
-): Plan {
+): TextPlan {
   checkSupported(config);
   const { variant, limits, kvFormat, kvPages, fuse = true, trace = false } = options;
   if (trace && variant !== "decode") throw new RangeError("Only the decode variant has a trace.");
@@ -118,7 +127,7 @@ export function textPlan(
   const maybe = (weight: WeightTensor | null | undefined) => weight ? placed.tensor(weight) : undefined;
   const { hiddenSize: H, vocabularySize: V } = config;
 
-  let rows: Dim = "rows";
+  let rows: Dim = variant === "decode" ? "out_rows" : "rows";
   const embedded = builder.activation("embedded", [rows, H]);
   builder.add({ kind: "embed", table: tensor(weights.embedding), y: embedded, scale: config.embeddingScale });
   let perLayerInputs = addPerLayerInputs(builder, config, weights, tensor, embedded);
@@ -164,14 +173,14 @@ export function textPlan(
   });
   states.push(last.state);
   for (const output of [last.ids, last.values, last.stats, last.logits]) builder.output(output);
-  if (trace) { for (const state of states) builder.output(state); }
-  return builder.finish({
+  const plan = builder.finish({
     groups: groups.length,
     vocabularySize: V,
     exact: options.exact,
     checkFinite: options.checkFinite,
-    reuse: options.reuse,
+    reuse: trace ? false : options.reuse,
   });
+  return { ...plan, states };
 }
 
 /** The per-layer inputs of all layers, f32 [rows, L·P]; undefined in models without them. */
@@ -183,11 +192,12 @@ function addPerLayerInputs(
   embedded: Tensor,
 ): Tensor | undefined {
   const { perLayerInputSize: P, hiddenSize: H, layers, rmsNormEps: eps } = config;
+  const rows = embedded.shape[0];
   if (!weights.perLayerEmbedding || !weights.perLayerModelProjection || !weights.perLayerProjectionNorm) {
     return;
   }
   const width = layers.length * P;
-  const projected = builder.activation("per_layer_projected", ["rows", width]);
+  const projected = builder.activation("per_layer_projected", [rows, width]);
   builder.add({
     kind: "linear",
     x: embedded,
@@ -196,7 +206,7 @@ function addPerLayerInputs(
     y: projected,
     eps,
   });
-  const y = builder.activation("per_layer_inputs", ["rows", width]);
+  const y = builder.activation("per_layer_inputs", [rows, width]);
   builder.add({
     kind: "per_layer_inputs",
     projected,

@@ -3,9 +3,15 @@ import type { Checkpoint } from "../../src/checkpoint/open.ts";
 import { encodeInput, type RunInput } from "../../src/engine/input.ts";
 import { layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
 import { pageGroups } from "../../src/schedule/groups.ts";
-import { encodePlan, type Limits, type Plan } from "../../src/schedule/plan.ts";
-import { firstWeightBuffer, OUTPUT, textPlan, type TextPlanOptions } from "../../src/schedule/text.ts";
-import { runOracle } from "../oracle/run.ts";
+import { encodePlan, type Limits } from "../../src/schedule/plan.ts";
+import {
+  firstWeightBuffer,
+  OUTPUT,
+  type TextPlan,
+  textPlan,
+  type TextPlanOptions,
+} from "../../src/schedule/text.ts";
+import { Oracle } from "../oracle/run.ts";
 import {
   cosine,
   fixtureModel,
@@ -47,7 +53,7 @@ async function fixture(name: string): Promise<Fixture> {
   return { checkpoint, golden: await readGolden(folder), layout, weightBytes };
 }
 
-function plan({ checkpoint, layout }: Fixture, options: Partial<TextPlanOptions>): Plan {
+function plan({ checkpoint, layout }: Fixture, options: Partial<TextPlanOptions>): TextPlan {
   return textPlan(checkpoint.config, checkpoint.weights(), layout, {
     variant: "decode",
     limits: LIMITS,
@@ -58,7 +64,13 @@ function plan({ checkpoint, layout }: Fixture, options: Partial<TextPlanOptions>
   });
 }
 
-function run(fixture: Fixture, plan: Plan, ids: number[], outputs: number[]): Float64Array[] {
+interface Run {
+  logits: Float64Array;
+  states(): Float64Array[];
+}
+
+/** Runs `ids` as one forward; `outputs` are the rows that produce output. */
+function run(fixture: Fixture, plan: TextPlan, ids: number[], outputs: number[]): Run {
   const buffers = plan.buffers.map((buffer, index) => {
     const weights = fixture.weightBytes[index - 1 - plan.groups];
     return weights ?? new Uint8Array(index === 0 ? 0 : buffer.bytes);
@@ -73,7 +85,9 @@ function run(fixture: Fixture, plan: Plan, ids: number[], outputs: number[]): Fl
     outputMask: 2 ** plan.outputs.length - 1,
   };
   assert(encodePlan(plan).length > 0 && encodeInput(input).length > 0);
-  return runOracle(plan, buffers, input);
+  const oracle = new Oracle(plan, buffers);
+  const logits = oracle.run(input)[OUTPUT.logits];
+  return { logits, states: () => plan.states.map((state) => oracle.value(state, input)) };
 }
 
 for (const name of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "31b", "31b-mlx-4bit", "12b"]) {
@@ -87,18 +101,19 @@ for (const name of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "31b", "31b-m
       const trace = plan(model, { trace: true });
       for (const { name: prompt, input_ids: ids, media } of model.golden.prompts) {
         if (media?.length) continue;
-        const outputs = run(model, trace, ids, ids.map((_, row) => row));
+        const result = run(model, trace, ids, ids.map((_, row) => row));
         const V = trace.vocabularySize;
         const expected = model.golden.tensors.get(`${prompt}.logits_last8`)!.data;
-        const logits = outputs[OUTPUT.logits].subarray((ids.length - 8) * V);
+        const logits = result.logits.subarray((ids.length - 8) * V);
         assert(cosine(logits, expected) > 0.9999);
         assert(maxDifference(logits, expected) < 2e-3, `${prompt}: ${maxDifference(logits, expected)}`);
         const states = model.golden.tensors.get(`${prompt}.hidden_states`)!;
         const [count, H] = states.shape;
-        assertEquals(outputs.length - OUTPUT.trace, count);
+        const found = result.states();
+        assertEquals(found.length, count);
         for (let layer = 0; layer < count; layer++) {
           const golden = states.data.subarray(layer * H, (layer + 1) * H);
-          const state = outputs[OUTPUT.trace + layer].subarray((ids.length - 1) * H);
+          const state = found[layer].subarray((ids.length - 1) * H);
           assert(maxDifference(state, golden) < 1e-3 * largest(golden), `${prompt}, state ${layer}`);
         }
       }
@@ -110,15 +125,15 @@ for (const name of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "31b", "31b-m
     const ids = model.golden.prompts.find(({ media }) => !media?.length)!.input_ids;
     const wanted = [ids.length - 3, ids.length - 1];
     const V = model.checkpoint.config.vocabularySize;
-    const all = run(model, plan(model, {}), ids, ids.map((_, row) => row))[OUTPUT.logits];
+    const all = run(model, plan(model, {}), ids, ids.map((_, row) => row)).logits;
     for (
       const options of [{ fuse: false }, { variant: "prefill" }, { variant: "prefill", fuse: false }] as const
     ) {
       const prefill = "variant" in options;
-      const outputs = run(model, plan(model, options), ids, prefill ? wanted : ids.map((_, row) => row));
+      const { logits } = run(model, plan(model, options), ids, prefill ? wanted : ids.map((_, row) => row));
       wanted.forEach((row, i) => {
         const at = prefill ? i : row;
-        const a = outputs[OUTPUT.logits].subarray(at * V, (at + 1) * V);
+        const a = logits.subarray(at * V, (at + 1) * V);
         const b = all.subarray(row * V, (row + 1) * V);
         assert(maxDifference(a, b) < 1e-4, `${JSON.stringify(options)}: ${maxDifference(a, b)}`);
       });
