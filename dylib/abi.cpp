@@ -143,7 +143,7 @@ std::shared_ptr<Device> open_device(const std::string &kind, const std::string &
 #if defined(MB_DEVICE_CPU)
   if (kind == "cpu") return open_cpu_device(options);
 #endif
-  fail(MB_NO_DEVICE, "there is no device \"%.64s\" in this library; it was built with %s", kind.c_str(),
+  fail(MB_NO_DEVICE, "there is no device \"%s\" in this library; it was built with %s", kind.c_str(),
        compiled_devices().c_str());
 }
 

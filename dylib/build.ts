@@ -18,7 +18,7 @@ export interface BuildOptions {
   /** units compiled so far, of how many */
   onProgress?: (done: number, total: number) => void;
   signal?: AbortSignal;
-  /** folder of the sources, ends with a slash; default: the folder of this module */
+  /** folder of the sources (with a `sources.json` where it is remote), ends with a slash; default: this module's */
   sources?: URL;
 }
 
@@ -77,7 +77,11 @@ export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLib
       "to read the sources of its native library",
     );
   }
-  const sources: Sources = local ? await scanSources(base) : shippedSources;
+  const sources: Sources = local
+    ? await scanSources(base)
+    : options.sources
+    ? JSON.parse(new TextDecoder().decode(await download(new URL("sources.json", base))))
+    : shippedSources;
   const recipe = makeRecipe(sources, await compilerCommand());
   const key = (await sha256(new TextEncoder().encode(JSON.stringify([recipe, Deno.build.target])))).slice(
     0,
@@ -227,7 +231,12 @@ async function compileAll(
       if (!await exists(object)) {
         const fresh = `${work}/${job.object}`;
         const args = [...job.flags, "-I.", "-c", job.file, "-o", fresh];
-        await runCompiler(compiler, args, `${work}/src`, job.object.replace(/\.o$/, ""), options.signal);
+        try {
+          await runCompiler(compiler, args, `${work}/src`, job.object.replace(/\.o$/, ""), options.signal);
+        } catch (error) {
+          queue.length = 0; // the other workers stop too
+          throw error;
+        }
         await Deno.rename(fresh, object);
       }
       linked.push(object);
