@@ -1,0 +1,124 @@
+// simd_avx2.h: AVX2, FMA and F16C.
+#pragma once
+#include <immintrin.h>
+
+namespace mb {
+namespace MB_ISA {
+
+constexpr int kLanes = 8;
+// Rows and columns of a matrix product that are held in registers at once.
+constexpr int kTileRows = 3, kTileColumns = 4;
+
+using vf = __m256;
+
+static inline __m256i lane_mask(int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+// The first n 16-bit numbers, 0 < n <= 8, the others zero.
+static inline __m128i load_16bit(const void *p, int64_t n) {
+  uint16_t words[8] = {};
+  for (int64_t i = 0; i < n; i++) words[i] = static_cast<const uint16_t *>(p)[i];
+  return _mm_loadu_si128(reinterpret_cast<const __m128i *>(words));
+}
+static inline vf from_bf16(__m128i a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16)); }
+
+static inline vf set1(float x) { return _mm256_set1_ps(x); }
+static inline vf zero() { return _mm256_setzero_ps(); }
+static inline vf load(const float *p) { return _mm256_loadu_ps(p); }
+static inline vf load(const F16 *p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
+static inline vf load(const BF16 *p) { return from_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
+// The first n lanes, 0 < n <= kLanes, the others zero; reads nothing else.
+static inline vf load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, lane_mask(n)); }
+static inline vf load_n(const F16 *p, int64_t n) { return _mm256_cvtph_ps(load_16bit(p, n)); }
+static inline vf load_n(const BF16 *p, int64_t n) { return from_bf16(load_16bit(p, n)); }
+static inline void store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+static inline void store_n(float *p, vf a, int64_t n) { _mm256_maskstore_ps(p, lane_mask(n), a); }
+static inline vf add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+static inline vf div(vf a, vf b) { return _mm256_div_ps(a, b); }
+static inline vf fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+// b where either is NaN.
+static inline vf max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf absolute(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline __m128i half_bits(vf a) {
+  const vf limit = set1(65504.0f);
+  return _mm256_cvtps_ph(max(sub(zero(), limit), min(limit, a)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline void store(F16 *p, vf a) { _mm_storeu_si128(reinterpret_cast<__m128i *>(p), half_bits(a)); }
+static inline void store_n(F16 *p, vf a, int64_t n) {
+  F16 words[8];
+  store(words, a);
+  for (int64_t i = 0; i < n; i++) p[i] = words[i];
+}
+// 2^a for whole a in [-126, 127].
+static inline vf power_of_two(vf a) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127)), 23));
+}
+// a < b ? x : y, lane by lane.
+static inline vf select_less(vf a, vf b, vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+// Lanes are summed as a tree: halves first.
+static inline float reduce_add(vf a) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float reduce_max(vf a) {
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+// ---- bytes ----
+// A vector of bytes has 4 * kLanes; lane i of a dot product sums the products of bytes 4 i … 4 i + 3.
+
+// Codes of 8 bits are dotted after this was taken from them; the weight's bias makes up for it.
+constexpr int kWideOffset = 128;
+// Rows and vectors of columns of an int8 product that are held in registers at once.
+constexpr int kInt8Rows = 4, kInt8Vectors = 2;
+
+using vi = __m256i;
+using vb = __m256i;
+
+static inline vi zero_int() { return _mm256_setzero_si256(); }
+static inline vf to_float(vi a) { return _mm256_cvtepi32_ps(a); }
+static inline vb load_bytes(const void *p) { return _mm256_loadu_si256(static_cast<const __m256i *>(p)); }
+static inline vb load_bytes_n(const void *p, int64_t n) {
+  uint8_t bytes[32] = {};
+  memcpy(bytes, p, static_cast<size_t>(n));
+  return load_bytes(bytes);
+}
+static inline vb broadcast4(const void *p) {
+  int32_t word;
+  memcpy(&word, p, 4);
+  return _mm256_set1_epi32(word);
+}
+static inline vb low_nibbles(vb a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
+static inline vb high_nibbles(vb a) { return low_nibbles(_mm256_srli_epi16(a, 4)); }
+static inline vb offset_wide(vb a) { return _mm256_xor_si256(a, _mm256_set1_epi8(-128)); }
+// Codes of at most 7 bits times signed activations: the pair sums stay below 2 * 127 * 127, so nothing saturates.
+static inline vi dot(vi sum, vb codes, vb x) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));
+}
+// Codes of 8 bits from which kWideOffset was taken. Their sign goes to the activation, whose least value is -127: the pair
+// sums stay within 2 * 128 * 127 = 32512.
+static inline vi dot_wide(vi sum, vb codes, vb x) {
+  return dot(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+}
+// Whole numbers in [-127, 127] to bytes.
+static inline void store_codes(int8_t *p, vf a) {
+  const __m256i words = _mm256_cvtps_epi32(a);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i *>(p), _mm_packs_epi16(halves, halves));
+}
+// Lane i is p[i / N].
+template <int N>
+static inline vf spread(const float *p) {
+  if (N >= 8) return set1(p[0]);
+  return _mm256_set_m128(_mm_set1_ps(p[1]), _mm_set1_ps(p[0]));
+}
+
+}  // namespace MB_ISA
+}  // namespace mb

@@ -1,0 +1,101 @@
+// simd_avx512.h: AVX-512 F, BW, DQ, VL and VNNI.
+#pragma once
+#include <immintrin.h>
+
+namespace mb {
+namespace MB_ISA {
+
+constexpr int kLanes = 16;
+// Rows and columns of a matrix product that are held in registers at once.
+constexpr int kTileRows = 4, kTileColumns = 5;
+
+using vf = __m512;
+
+static inline __mmask16 lane_mask(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+static inline vf from_bf16(__m256i a) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(a), 16)); }
+
+static inline vf set1(float x) { return _mm512_set1_ps(x); }
+static inline vf zero() { return _mm512_setzero_ps(); }
+static inline vf load(const float *p) { return _mm512_loadu_ps(p); }
+static inline vf load(const F16 *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
+static inline vf load(const BF16 *p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
+// The first n lanes, 0 < n <= kLanes, the others zero; reads nothing else.
+static inline vf load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(lane_mask(n), p); }
+static inline vf load_n(const F16 *p, int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lane_mask(n), p)); }
+static inline vf load_n(const BF16 *p, int64_t n) { return from_bf16(_mm256_maskz_loadu_epi16(lane_mask(n), p)); }
+static inline void store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+static inline void store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, lane_mask(n), a); }
+static inline vf add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf div(vf a, vf b) { return _mm512_div_ps(a, b); }
+static inline vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+// b where either is NaN.
+static inline vf max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf absolute(vf a) { return _mm512_abs_ps(a); }
+static inline vf round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline __m256i half_bits(vf a) {
+  const vf limit = set1(65504.0f);
+  return _mm512_cvtps_ph(max(sub(zero(), limit), min(limit, a)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline void store(F16 *p, vf a) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), half_bits(a)); }
+static inline void store_n(F16 *p, vf a, int64_t n) { _mm256_mask_storeu_epi16(p, lane_mask(n), half_bits(a)); }
+// 2^a for whole a in [-126, 127].
+static inline vf power_of_two(vf a) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(a), _mm512_set1_epi32(127)), 23));
+}
+// a < b ? x : y, lane by lane.
+static inline vf select_less(vf a, vf b, vf x, vf y) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+// Lanes are summed as a tree: halves first.
+static inline float reduce_add(vf a) {
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float reduce_max(vf a) { return _mm512_reduce_max_ps(a); }
+
+// ---- bytes ----
+// A vector of bytes has 4 * kLanes; lane i of a dot product sums the products of bytes 4 i … 4 i + 3.
+
+// Codes of 8 bits are dotted after this was taken from them; the weight's bias makes up for it.
+constexpr int kWideOffset = 0;
+// Rows and vectors of columns of an int8 product that are held in registers at once.
+constexpr int kInt8Rows = 8, kInt8Vectors = 2;
+
+using vi = __m512i;
+using vb = __m512i;
+
+static inline vi zero_int() { return _mm512_setzero_si512(); }
+static inline vf to_float(vi a) { return _mm512_cvtepi32_ps(a); }
+static inline vb load_bytes(const void *p) { return _mm512_loadu_si512(p); }
+static inline vb load_bytes_n(const void *p, int64_t n) { return _mm512_maskz_loadu_epi8((1ull << n) - 1, p); }
+static inline vb broadcast4(const void *p) {
+  int32_t word;
+  memcpy(&word, p, 4);
+  return _mm512_set1_epi32(word);
+}
+static inline vb low_nibbles(vb a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
+static inline vb high_nibbles(vb a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
+static inline vb offset_wide(vb a) { return a; }
+// Unsigned codes of any width times signed activations.
+static inline vi dot(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+static inline vi dot_wide(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+// Whole numbers in [-127, 127] to bytes.
+static inline void store_codes(int8_t *p, vf a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
+}
+// Lane i is p[i / N].
+template <int N>
+static inline vf spread(const float *p) {
+  if (N >= 16) return set1(p[0]);
+  if (N == 8) return _mm512_mask_broadcastss_ps(set1(p[0]), 0xff00, _mm_load_ss(p + 1));
+  const __m512 four = _mm512_castps128_ps512(_mm_loadu_ps(p));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), four);
+}
+
+}  // namespace MB_ISA
+}  // namespace mb

@@ -1,0 +1,130 @@
+// simd_neon.h: Armv8 NEON.
+#pragma once
+#include <arm_neon.h>
+
+namespace mb {
+namespace MB_ISA {
+
+constexpr int kLanes = 4;
+// Rows and columns of a matrix product that are held in registers at once.
+constexpr int kTileRows = 4, kTileColumns = 5;
+
+using vf = float32x4_t;
+
+static inline vf from_bf16(uint16x4_t a) { return vreinterpretq_f32_u32(vshll_n_u16(a, 16)); }
+static inline vf from_f16(uint16x4_t a) { return vcvt_f32_f16(vreinterpret_f16_u16(a)); }
+// The first n 16-bit numbers, 0 < n <= 4, the others zero.
+static inline uint16x4_t load_16bit(const void *p, int64_t n) {
+  uint16_t words[4] = {};
+  for (int64_t i = 0; i < n; i++) words[i] = static_cast<const uint16_t *>(p)[i];
+  return vld1_u16(words);
+}
+
+static inline vf set1(float x) { return vdupq_n_f32(x); }
+static inline vf zero() { return vdupq_n_f32(0.0f); }
+static inline vf load(const float *p) { return vld1q_f32(p); }
+static inline vf load(const F16 *p) { return from_f16(vld1_u16(reinterpret_cast<const uint16_t *>(p))); }
+static inline vf load(const BF16 *p) { return from_bf16(vld1_u16(reinterpret_cast<const uint16_t *>(p))); }
+// The first n lanes, 0 < n <= kLanes, the others zero; reads nothing else.
+static inline vf load_n(const float *p, int64_t n) {
+  float words[4] = {};
+  for (int64_t i = 0; i < n; i++) words[i] = p[i];
+  return vld1q_f32(words);
+}
+static inline vf load_n(const F16 *p, int64_t n) { return from_f16(load_16bit(p, n)); }
+static inline vf load_n(const BF16 *p, int64_t n) { return from_bf16(load_16bit(p, n)); }
+static inline void store(float *p, vf a) { vst1q_f32(p, a); }
+static inline void store_n(float *p, vf a, int64_t n) {
+  float words[4];
+  vst1q_f32(words, a);
+  for (int64_t i = 0; i < n; i++) p[i] = words[i];
+}
+static inline vf add(vf a, vf b) { return vaddq_f32(a, b); }
+static inline vf sub(vf a, vf b) { return vsubq_f32(a, b); }
+static inline vf mul(vf a, vf b) { return vmulq_f32(a, b); }
+static inline vf div(vf a, vf b) { return vdivq_f32(a, b); }
+static inline vf fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+// b where either is NaN, as on x86.
+static inline vf max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+static inline vf min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+static inline vf absolute(vf a) { return vabsq_f32(a); }
+static inline vf round(vf a) { return vrndnq_f32(a); }
+static inline uint16x4_t half_bits(vf a) {
+  const vf limit = set1(65504.0f);
+  return vreinterpret_u16_f16(vcvt_f16_f32(max(sub(zero(), limit), min(limit, a))));
+}
+static inline void store(F16 *p, vf a) { vst1_u16(reinterpret_cast<uint16_t *>(p), half_bits(a)); }
+static inline void store_n(F16 *p, vf a, int64_t n) {
+  F16 words[4];
+  store(words, a);
+  for (int64_t i = 0; i < n; i++) p[i] = words[i];
+}
+// 2^a for whole a in [-126, 127].
+static inline vf power_of_two(vf a) {
+  return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(a), vdupq_n_s32(127)), 23));
+}
+// a < b ? x : y, lane by lane.
+static inline vf select_less(vf a, vf b, vf x, vf y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
+// Lanes are summed as a tree: halves first.
+static inline float reduce_add(vf a) {
+  const float32x2_t s = vadd_f32(vget_low_f32(a), vget_high_f32(a));
+  return vget_lane_f32(s, 0) + vget_lane_f32(s, 1);
+}
+static inline float reduce_max(vf a) { return vmaxvq_f32(a); }
+
+// ---- bytes ----
+// A vector of bytes has 4 * kLanes; lane i of a dot product sums the products of bytes 4 i … 4 i + 3.
+
+// Codes of 8 bits are dotted after this was taken from them; the weight's bias makes up for it.
+constexpr int kWideOffset = 128;
+// Rows and vectors of columns of an int8 product that are held in registers at once.
+constexpr int kInt8Rows = 4, kInt8Vectors = 4;
+
+using vi = int32x4_t;
+using vb = uint8x16_t;
+
+static inline vi zero_int() { return vdupq_n_s32(0); }
+static inline vf to_float(vi a) { return vcvtq_f32_s32(a); }
+static inline vb load_bytes(const void *p) { return vld1q_u8(static_cast<const uint8_t *>(p)); }
+static inline vb load_bytes_n(const void *p, int64_t n) {
+  uint8_t bytes[16] = {};
+  memcpy(bytes, p, static_cast<size_t>(n));
+  return load_bytes(bytes);
+}
+static inline vb broadcast4(const void *p) {
+  uint32_t word;
+  memcpy(&word, p, 4);
+  return vreinterpretq_u8_u32(vdupq_n_u32(word));
+}
+static inline vb low_nibbles(vb a) { return vandq_u8(a, vdupq_n_u8(15)); }
+static inline vb high_nibbles(vb a) { return vshrq_n_u8(a, 4); }
+static inline vb offset_wide(vb a) { return veorq_u8(a, vdupq_n_u8(0x80)); }
+// Codes of at most 7 bits times signed activations.
+static inline vi dot(vi sum, vb codes, vb x) {
+  const int8x16_t w = vreinterpretq_s8_u8(codes), a = vreinterpretq_s8_u8(x);
+#if MB_ISA_NUMBER == 4
+  return vdotq_s32(sum, w, a);
+#else
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(a)));
+  const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(w), vget_high_s8(a)));
+  return vaddq_s32(sum, vpaddq_s32(low, high));
+#endif
+}
+// Codes of 8 bits from which kWideOffset was taken.
+static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
+// Whole numbers in [-127, 127] to bytes.
+static inline void store_codes(int8_t *p, vf a) {
+  const int16x4_t halves = vmovn_s32(vcvtq_s32_f32(a));
+  const int8x8_t bytes = vmovn_s16(vcombine_s16(halves, halves));
+  const int32_t word = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
+  memcpy(p, &word, 4);
+}
+// Lane i is p[i / N].
+template <int N>
+static inline vf spread(const float *p) {
+  static_assert(N >= kLanes, "a group fills a vector at least");
+  return set1(p[0]);
+}
+
+}  // namespace MB_ISA
+}  // namespace mb

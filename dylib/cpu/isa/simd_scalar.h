@@ -1,0 +1,103 @@
+// simd_scalar.h: vectors as short arrays; any compiler makes something of the loops.
+#pragma once
+
+namespace mb {
+namespace MB_ISA {
+
+constexpr int kLanes = 8;
+// Rows and columns of a matrix product that are held in registers at once.
+constexpr int kTileRows = 2, kTileColumns = 2;
+
+struct vf {
+  float v[kLanes];
+};
+
+#define MB_EACH for (int i = 0; i < kLanes; i++)
+
+static inline vf set1(float x) { vf r; MB_EACH r.v[i] = x; return r; }
+static inline vf zero() { return set1(0.0f); }
+template <class T>
+static inline vf load(const T *p) { vf r; MB_EACH r.v[i] = to_float(p[i]); return r; }
+// The first n lanes, 0 < n <= kLanes, the others zero; reads nothing else.
+template <class T>
+static inline vf load_n(const T *p, int64_t n) { vf r; MB_EACH r.v[i] = i < n ? to_float(p[i]) : 0.0f; return r; }
+static inline void store(float *p, vf a) { MB_EACH p[i] = a.v[i]; }
+static inline void store_n(float *p, vf a, int64_t n) { for (int64_t i = 0; i < n; i++) p[i] = a.v[i]; }
+static inline void store(F16 *p, vf a) { MB_EACH p[i] = to_f16(a.v[i]); }
+static inline void store_n(F16 *p, vf a, int64_t n) { for (int64_t i = 0; i < n; i++) p[i] = to_f16(a.v[i]); }
+static inline vf add(vf a, vf b) { MB_EACH a.v[i] += b.v[i]; return a; }
+static inline vf sub(vf a, vf b) { MB_EACH a.v[i] -= b.v[i]; return a; }
+static inline vf mul(vf a, vf b) { MB_EACH a.v[i] *= b.v[i]; return a; }
+static inline vf div(vf a, vf b) { MB_EACH a.v[i] /= b.v[i]; return a; }
+static inline vf fma(vf a, vf b, vf c) { MB_EACH c.v[i] += a.v[i] * b.v[i]; return c; }
+// As x86 has it: b where either is NaN.
+static inline vf max(vf a, vf b) { MB_EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+static inline vf min(vf a, vf b) { MB_EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
+static inline vf absolute(vf a) { MB_EACH a.v[i] = a.v[i] < 0 ? -a.v[i] : a.v[i]; return a; }
+// To nearest even; |a| < 2^22.
+static inline vf round(vf a) {
+  MB_EACH {
+    const float big = a.v[i] < 0 ? -0x1.8p23f : 0x1.8p23f;
+    const volatile float sum = a.v[i] + big;
+    a.v[i] = sum - big;
+  }
+  return a;
+}
+// 2^a for whole a in [-126, 127].
+static inline vf power_of_two(vf a) {
+  MB_EACH a.v[i] = float_from_bits(static_cast<uint32_t>(static_cast<int32_t>(a.v[i]) + 127) << 23);
+  return a;
+}
+// a < b ? x : y, lane by lane.
+static inline vf select_less(vf a, vf b, vf x, vf y) { MB_EACH x.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i]; return x; }
+// Lanes are summed as a tree: halves first.
+static inline float reduce_add(vf a) {
+  for (int n = kLanes / 2; n; n /= 2) for (int i = 0; i < n; i++) a.v[i] += a.v[i + n];
+  return a.v[0];
+}
+static inline float reduce_max(vf a) {
+  float m = a.v[0];
+  for (int i = 1; i < kLanes; i++) m = a.v[i] > m ? a.v[i] : m;
+  return m;
+}
+
+// ---- bytes ----
+// A vector of bytes has 4 * kLanes; lane i of a dot product sums the products of bytes 4 i … 4 i + 3.
+
+// Codes of 8 bits are dotted after this was taken from them; the weight's bias makes up for it.
+constexpr int kWideOffset = 0;
+// Rows and vectors of columns of an int8 product that are held in registers at once.
+constexpr int kInt8Rows = 4, kInt8Vectors = 1;
+
+struct vi {
+  int32_t v[kLanes];
+};
+struct vb {
+  uint8_t v[4 * kLanes];
+};
+
+static inline vi zero_int() { return vi{}; }
+static inline vf to_float(vi a) { vf r; MB_EACH r.v[i] = static_cast<float>(a.v[i]); return r; }
+static inline vb load_bytes(const void *p) { vb r; memcpy(r.v, p, sizeof r.v); return r; }
+static inline vb load_bytes_n(const void *p, int64_t n) { vb r{}; memcpy(r.v, p, static_cast<size_t>(n)); return r; }
+static inline vb broadcast4(const void *p) { vb r; MB_EACH memcpy(r.v + 4 * i, p, 4); return r; }
+static inline vb low_nibbles(vb a) { for (uint8_t &b : a.v) b &= 15; return a; }
+static inline vb high_nibbles(vb a) { for (uint8_t &b : a.v) b >>= 4; return a; }
+static inline vb offset_wide(vb a) { return a; }
+// Codes of at most 7 bits times signed activations.
+static inline vi dot(vi sum, vb codes, vb x) {
+  MB_EACH for (int j = 0; j < 4; j++) sum.v[i] += codes.v[4 * i + j] * static_cast<int8_t>(x.v[4 * i + j]);
+  return sum;
+}
+// Codes of 8 bits from which kWideOffset was taken.
+static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
+// Whole numbers in [-127, 127] to bytes.
+static inline void store_codes(int8_t *p, vf a) { MB_EACH p[i] = static_cast<int8_t>(a.v[i]); }
+// Lane i is p[i / N].
+template <int N>
+static inline vf spread(const float *p) { vf r; MB_EACH r.v[i] = p[i / N]; return r; }
+
+#undef MB_EACH
+
+}  // namespace MB_ISA
+}  // namespace mb

@@ -1,0 +1,20 @@
+// The kernels of one instruction set in one table.
+// isa: scalar avx2 avx512 neon neon_dotprod
+#include "functions.h"
+
+namespace mb {
+namespace MB_ISA {
+
+#define MB_TEXT_(a) #a
+#define MB_TEXT(a) MB_TEXT_(a)
+
+extern const Kernels kernels;
+const Kernels kernels = {
+    MB_TEXT(MB_ISA), kLanes,        sum_of_squares,  scale_row,  add_rows,     gelu_mul,     softcap,
+    rotate,          to_half,       all_finite,      dequantize, matmul,       code_padding, quantize,
+    product_rows,    product_scratch, tile_columns,  tile_bytes, pack_tile,    product_tile, softmax_block,
+    weighted_sum,    blend,         block_maxima,    sum_exp,
+};
+
+}  // namespace MB_ISA
+}  // namespace mb

@@ -1,0 +1,79 @@
+// kernels.h: the vector kernels of one instruction set, as a table of functions. cpu/isa/ is compiled once for each set; the
+// rest of the CPU device is compiled once and calls through this table. All pointers are host addresses.
+//
+// Bits: a kernel's result for one element never depends on how many other elements, rows or columns it is asked for.
+#pragma once
+#include <cstdint>
+
+#include "weight.h"
+
+namespace mb {
+
+// One row of int8 activations: x[k] ~ scale[k / group] * code[k], |code| <= 127.
+struct QuantizedRow {
+  const int8_t *codes;   // [padded columns], zero beyond the last column, in the order of the kernel that reads it
+  const float *scales;   // [groups]
+  const float *sums;     // [groups] scale * sum of the group's codes: what a weight's bias multiplies
+};
+
+struct Kernels {
+  const char *level;
+  int lanes;  // f32 lanes of a vector
+
+  // ---- rows of f32 ----
+  float (*sum_of_squares)(const float *x, int64_t n);
+  // y = x * scale * weight; weight may be null. y may be x.
+  void (*scale_row)(float *y, const float *x, float scale, const float *weight, int64_t n);
+  // y = (a * a_scale + b * b_scale) * scalar; b may be null. y may be a or b.
+  void (*add_rows)(float *y, const float *a, float a_scale, const float *b, float b_scale, float scalar, int64_t n);
+  void (*gelu_mul)(float *y, const float *a, const float *b, int64_t n);  // y = gelu_tanh(a) * b
+  void (*softcap)(float *y, const float *x, float cap, int64_t n);        // y = cap * tanh(x / cap)
+  // Half-split rotation of one head of size d: cosines and sines [pairs]. y may be x.
+  void (*rotate)(float *y, const float *x, const float *cosines, const float *sines, int64_t d, int64_t pairs);
+  void (*to_f16)(uint16_t *y, const float *x, int64_t n);  // rounded to nearest even, clamped to the finite range
+  bool (*all_finite)(const float *x, int64_t n);
+
+  // ---- weights ----
+  // y[0, count) = columns [first, first + count) of one row of w; first is a multiple of w.group.
+  void (*dequantize)(const Weight &w, int64_t row, int64_t first, int64_t count, float *y);
+
+  // ---- f32 matrix product ----
+  // out[r * out_stride + c] = sum over k of a[r * a_stride + k] * w[c * w_stride + k], for r < rows, c < columns.
+  // w is f32, f16 or bf16; strides are in elements.
+  void (*matmul)(const float *a, int64_t a_stride, int64_t rows, const void *w, Format format, int64_t w_stride,
+                 int64_t columns, int64_t k, float *out, int64_t out_stride);
+
+  // ---- int8 activations ----
+  int64_t code_padding;  // QuantizedRow::codes are padded to a multiple of this many columns
+  // Quantises x[0, k) by groups. `nibbles`: in the order of product_rows for 4-bit weights, else the natural order.
+  void (*quantize)(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *codes, float *scales, float *sums);
+  // Decode: out[r * out_stride + c - first] = row c of w times activation row r, c in [first, last), r < rows.
+  // Streams the weights once. For 4 bits codes are in nibble order, otherwise natural. `scratch`: see product_scratch.
+  void (*product_rows)(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
+                       int64_t out_stride, uint8_t *scratch);
+  int64_t (*product_scratch)(const Weight &w);  // bytes
+  // Prefill: unpacks rows [first, last) of w, at most tile_columns of them, into a tile; then
+  // out[r * out_stride + c - first] as above, codes in natural order.
+  int64_t tile_columns;
+  int64_t (*tile_bytes)(const Weight &w);
+  void (*pack_tile)(const Weight &w, int64_t first, int64_t last, uint8_t *tile);
+  void (*product_tile)(const Weight &w, const uint8_t *tile, int64_t columns, const QuantizedRow *a, int64_t rows,
+                       float *out, int64_t out_stride);
+
+  // ---- attention ----
+  // In place: p = exp(score * scale - largest) for n scores; returns the sum, and the largest scaled score in *largest.
+  float (*softmax_block)(float *p, float scale, int64_t n, float *largest);
+  // y[r * y_stride + i] += sum over j < keys, in order, of p[r * p_stride + j] * v[j * d + i]; v is f32 or f16.
+  // Row r uses keys [first[r], last[r]) only.
+  void (*weighted_sum)(const float *p, int64_t p_stride, int64_t rows, const int32_t *first, const int32_t *last,
+                       const void *v, Format format, int64_t d, float *y, int64_t y_stride);
+  // y = y * a + x * b
+  void (*blend)(float *y, float a, const float *x, float b, int64_t n);
+
+  // ---- candidates ----
+  // Largest of each run of 64 values, the last run may be shorter; NaN counts as -infinity. Returns the largest of all.
+  float (*block_maxima)(const float *x, int64_t n, float *maxima);
+  double (*sum_exp)(const float *x, int64_t n, float largest, float scale);  // sum of exp((x - largest) * scale)
+};
+
+}  // namespace mb

@@ -1,0 +1,213 @@
+// Runs a plan's ops one after another on the pool.
+#include "pass.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "context.h"
+#include "memory.h"
+
+namespace mb {
+
+namespace {
+
+constexpr uint64_t kGuard = 128;  // bytes around each scratch part, watched while finiteness is checked
+constexpr uint8_t kPoison = 0xa5;
+
+const char *op_name(OpKind kind) {
+  switch (kind) {
+    case kEmbed: return "embed";
+    case kPerLayerInputs: return "per_layer_inputs";
+    case kLinear: return "linear";
+    case kAttention: return "attention";
+    case kGather: return "gather";
+    case kCandidates: return "candidates";
+    case kRmsNorm: return "rms_norm";
+    case kAdd: return "add";
+    case kGeluMul: return "gelu_mul";
+    case kSoftcap: return "softcap";
+    case kRope: return "rope";
+    case kKvWrite: return "kv_write";
+    case kAttend: return "attend";
+  }
+  return nullptr;
+}
+
+bool is_float(Format format) { return format == kF32 || format == kF16 || format == kBF16; }
+
+// Throws for a plan that is valid but has no kernel here.
+void check_supported(const Op &op) {
+  const char *name = op_name(op.kind);
+  if (!name) fail(MB_UNSUPPORTED, "The cpu device has no op of kind %u.", static_cast<unsigned>(op.kind));
+  for (const Tensor *t : op.operands) {
+    if (!t || is_float(t->format) || t->format == kAffine) continue;
+    if (t->format == kU32 && op.kind == kCandidates) continue;
+    fail(MB_UNSUPPORTED, "The cpu device has no %s for format code %u.", name, static_cast<unsigned>(t->format));
+  }
+}
+
+ScratchNeed scratch_of(const Kernels &k, const Plan &plan, const Op &op, int threads) {
+  const bool exact = plan.flags & kPlanExact;
+  switch (op.kind) {
+    case kEmbed: return need_embed(op);
+    case kPerLayerInputs: return need_per_layer_inputs(op);
+    case kLinear: return need_linear(k, plan, op, exact);
+    case kAttention:
+    case kAttend: return need_attention(k, plan, op, threads);
+    case kCandidates: return need_candidates(plan, op);
+    default: return need_elementary(op);
+  }
+}
+
+void run_op(Context &c, const Op &op) {
+  switch (op.kind) {
+    case kEmbed: return run_embed(c, op);
+    case kPerLayerInputs: return run_per_layer_inputs(c, op);
+    case kLinear: return run_linear(c, op);
+    case kAttention: return run_attention(c, op);
+    case kGather: return run_gather(c, op);
+    case kCandidates: return run_candidates(c, op);
+    case kRmsNorm: return run_rms_norm(c, op);
+    case kAdd: return run_add(c, op);
+    case kGeluMul: return run_gelu_mul(c, op);
+    case kSoftcap: return run_softcap(c, op);
+    case kRope: return run_rope(c, op);
+    case kKvWrite: return run_kv_write(c, op);
+    case kAttend: return run_attend(c, op);
+  }
+}
+
+// The f32 activations that an op writes, for the finiteness check.
+std::vector<const Tensor *> written(const Op &op) {
+  const auto &o = op.operands;
+  switch (op.kind) {
+    case kEmbed:
+    case kGather:
+    case kSoftcap:
+    case kRope: return {o[1]};
+    case kPerLayerInputs:
+    case kAdd: return {o[3]};
+    case kLinear: return {o[4], o[13]};
+    case kAttention: return {o[4]};
+    case kCandidates: return {o[3]};
+    case kRmsNorm:
+    case kGeluMul:
+    case kAttend: return {o[2]};
+    case kKvWrite: return {};
+  }
+  return {};
+}
+
+class CpuPass final : public Pass {
+ public:
+  CpuPass(std::unique_ptr<Plan> the_plan, const Kernels &kernels, int threads, Memory &memory)
+      : kernels_(kernels), threads_(threads), memory_(memory) {
+    plan = std::move(the_plan);
+    for (const Op &op : plan->ops) {
+      check_supported(op);
+      const ScratchNeed need = scratch_of(kernels, *plan, op, threads);
+      need_.shared = std::max(need_.shared, need.shared);
+      need_.thread = std::max(need_.thread, need.thread);
+    }
+    scratch_bytes_ = kGuard + need_.shared + kGuard + static_cast<uint64_t>(threads) * (need_.thread + kGuard);
+    scratch_ = static_cast<uint8_t *>(map_zeroed(scratch_bytes_));
+    memory_.scratch += scratch_bytes_;
+    memory_.note_peak();
+  }
+  ~CpuPass() override {
+    munmap(scratch_, scratch_bytes_);
+    memory_.scratch -= scratch_bytes_;
+  }
+  CpuPass(const CpuPass &) = delete;
+  CpuPass &operator=(const CpuPass &) = delete;
+
+  RunStatistics run(const Input &input) override {
+    const auto start = std::chrono::steady_clock::now();
+    const bool check = plan->flags & kPlanCheckFinite;
+    Context c(kernels_, *plan, threads_, input);
+    if (check) poison_guards();
+    for (const Op &op : plan->ops) {
+      if (cancelled.load(std::memory_order_relaxed)) fail(MB_CANCELLED, "The run was cancelled.");
+      c.shared = Scratch(scratch_ + kGuard, need_.shared);
+      c.thread_scratch.clear();
+      for (int t = 0; t < threads_; t++) c.thread_scratch.emplace_back(thread_part(t), need_.thread);
+      run_op(c, op);
+      if (check) check_op(c, op);
+    }
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+    RunStatistics statistics;
+    statistics.wall_ns = statistics.device_ns = static_cast<uint64_t>(ns);
+    statistics.dispatches = plan->ops.size();
+    statistics.command_buffers = statistics.waits = 1;
+    return statistics;
+  }
+
+  std::string info() const override {
+    std::string text = "{\"ops\":" + std::to_string(plan->ops.size()) +
+                       ",\"dispatches\":" + std::to_string(plan->ops.size()) +
+                       ",\"scratchBytes\":" + std::to_string(scratch_bytes_) + ",\"repackedBytes\":0,\"kernels\":[";
+    bool first = true;
+    for (const Op &op : plan->ops) {
+      const std::string kernel =
+          op.kind == kLinear ? name_linear(*plan, op, plan->flags & kPlanExact) : std::string(op_name(op.kind));
+      text += std::string(first ? "" : ",") + "{\"op\":\"" + op_name(op.kind) + "\",\"layer\":" +
+              (op.layer == kNone ? "null" : std::to_string(op.layer)) + ",\"kernel\":\"" + kernel + "_" +
+              kernels_.level + "\",\"dispatches\":1}";
+      first = false;
+    }
+    return text + "]}";
+  }
+
+ private:
+  uint8_t *thread_part(int thread) const {
+    return scratch_ + kGuard + need_.shared + kGuard + static_cast<uint64_t>(thread) * (need_.thread + kGuard);
+  }
+
+  template <class F>
+  void each_guard(const F &f) {
+    f(scratch_);
+    f(scratch_ + kGuard + need_.shared);
+    for (int t = 0; t < threads_; t++) f(thread_part(t) + need_.thread);
+  }
+
+  void poison_guards() {
+    each_guard([](uint8_t *guard) { memset(guard, kPoison, kGuard); });
+  }
+
+  void check_op(const Context &c, const Op &op) {
+    const std::string where = std::string(op_name(op.kind)) +
+                              (op.layer == kNone ? "" : " of layer " + std::to_string(op.layer));
+    each_guard([&](const uint8_t *guard) {
+      for (uint64_t i = 0; i < kGuard; i++) {
+        if (guard[i] != kPoison) fail(MB_INTERNAL, "%s wrote outside its scratch.", where.c_str());
+      }
+    });
+    for (const Tensor *t : written(op)) {
+      if (!t) continue;
+      const int64_t columns = columns_of(t), rows = c.rows(t);
+      for (int64_t r = 0; r < rows; r++) {
+        if (kernels_.all_finite(c.f32(t) + r * columns, columns)) continue;
+        fail(MB_NOT_FINITE, "%s wrote NaN or Inf into row %lld; it is the first op of the plan that did.", where.c_str(),
+             static_cast<long long>(r));
+      }
+    }
+  }
+
+  const Kernels &kernels_;
+  const int threads_;
+  Memory &memory_;
+  ScratchNeed need_;
+  uint8_t *scratch_ = nullptr;
+  uint64_t scratch_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> compile_cpu_pass(std::unique_ptr<Plan> plan, const Kernels &kernels, int threads, Memory &memory) {
+  return std::make_unique<CpuPass>(std::move(plan), kernels, threads, memory);
+}
+
+}  // namespace mb

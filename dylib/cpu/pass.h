@@ -1,0 +1,11 @@
+// pass.h: a compiled plan of the CPU device.
+#pragma once
+#include "../device.h"
+#include "kernels.h"
+
+namespace mb {
+
+// Throws Error(MB_UNSUPPORTED) for an op or format without a kernel. `memory` must outlive the pass.
+std::unique_ptr<Pass> compile_cpu_pass(std::unique_ptr<Plan> plan, const Kernels &kernels, int threads, Memory &memory);
+
+}  // namespace mb

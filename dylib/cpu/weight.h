@@ -1,0 +1,31 @@
+// weight.h: a matrix of a plan with its host addresses, whatever its storage format.
+#pragma once
+#include <cstdint>
+
+#include "../plan.h"
+
+namespace mb {
+
+// [rows, columns], row-major. Plain formats have no scales. For affine formats w = scale * code + bias, where a scale and a
+// bias belong to `group` columns; codes are a little-endian bit stream per row.
+struct Weight {
+  Format format;
+  uint32_t bits, group;
+  int64_t rows, columns;
+  int64_t row_bytes;
+  const uint8_t *data;
+  Format scale_format;  // of scales and biases: kF32, kF16 or kBF16
+  int64_t scale_row_bytes;
+  const uint8_t *scales, *biases;
+
+  const uint8_t *row(int64_t i) const { return data + i * row_bytes; }
+  const uint8_t *scale_row(int64_t i) const { return scales + i * scale_row_bytes; }
+  const uint8_t *bias_row(int64_t i) const { return biases + i * scale_row_bytes; }
+  int64_t groups() const { return columns / group; }
+};
+
+inline int64_t bytes_of_format(Format format) {
+  return format == kF32 || format == kU32 ? 4 : format == kF16 || format == kBF16 ? 2 : 1;
+}
+
+}  // namespace mb
