@@ -281,6 +281,8 @@ class Linear {
 
 }  // namespace
 
+void run_linear(Context &c, const Op &op) { Linear(c, op).run(); }
+
 ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool exact) {
   const auto &o = op.operands;
   const int64_t rows = max_rows(plan, o[kX]), columns = columns_of(o[kX]);
