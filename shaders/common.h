@@ -1,0 +1,81 @@
+// common.h: what every kernel may use: scalars of any stored format, activation functions, reductions, tile_mma.
+// Kernels are C++14 that clang also compiles; the rules are in dylib/gpu/README.md.
+#ifndef MARKBASE_COMMON_H
+#define MARKBASE_COMMON_H
+#include <metal_stdlib>
+using namespace metal;
+
+// Scalar formats, numbered as in dylib/plan.h.
+enum ScalarFormat : uint32_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
+
+// bf16 without the bfloat type, which needs MSL 3.1.
+static inline float from_bf16(ushort bits) {
+  return as_type<float>(uint(bits) << 16);
+}
+
+template <uint32_t F>
+static inline float load_as(device const uchar* data, uint i) {
+  if (F == kF32) {
+    return ((device const float*)data)[i];
+  }
+  if (F == kF16) {
+    return float(((device const half*)data)[i]);
+  }
+  return from_bf16(((device const ushort*)data)[i]);
+}
+
+// Element i of a norm weight, bias or scalar whose format only the host knows.
+static inline float load_scalar(device const uchar* data, uint32_t format, uint i) {
+  if (format == kF32) {
+    return load_as<kF32>(data, i);
+  }
+  if (format == kF16) {
+    return load_as<kF16>(data, i);
+  }
+  return load_as<kBF16>(data, i);
+}
+
+// tanh is 1 to the last bit from 9 on; the clamp keeps the exponential inside it finite.
+static inline float safe_tanh(float x) {
+  return precise::tanh(clamp(x, -10.0f, 10.0f));
+}
+
+// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+static inline float gelu_tanh(float x) {
+  const float a = clamp(x, -20.0f, 20.0f);
+  return 0.5f * x * (1.0f + safe_tanh(0.7978845608028654f * fma(0.044715f * a * a, a, a)));
+}
+
+static inline float soft_cap(float x, float cap) {
+  return cap * safe_tanh(x / cap);
+}
+
+// Sum over a threadgroup of `simdgroups` simdgroups, each of whose lanes brings one value. Every lane gets the sum, and the
+// order is fixed. `partial` holds a float for each simdgroup; a barrier must stand between two uses of it.
+static inline float threadgroup_sum(float value, threadgroup float* partial, uint simdgroups, uint simdgroup, uint lane) {
+  const float sum = simd_sum(value);
+  if (lane == 0) {
+    partial[simdgroup] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float total = 0.0f;
+  for (uint i = 0; i < simdgroups; i++) {
+    total += partial[i];
+  }
+  return total;
+}
+
+// acc[i] += a[i] · b: a 16×8 product in two 8×8 operations. The PTX shim brings its own, one m16n8k8.
+#ifndef MSL_TARGET_PTX
+template <typename T>
+static inline void tile_mma(
+    thread simdgroup_matrix<float, 8, 8>* acc,
+    const thread simdgroup_matrix<T, 8, 8>* a,
+    const thread simdgroup_matrix<T, 8, 8>& b)
+{
+  simdgroup_multiply_accumulate(acc[0], a[0], b, acc[0]);
+  simdgroup_multiply_accumulate(acc[1], a[1], b, acc[1]);
+}
+#endif
+
+#endif
