@@ -75,6 +75,9 @@ export class ContextFull extends MarkbaseError {
   }
 }
 
+/** A saved session cannot be restored: its file is damaged, or it belongs to another model. */
+export class SessionError extends MarkbaseError {}
+
 /** The network, hub or cache could not deliver a file. */
 export class HubError extends MarkbaseError {}
 

@@ -160,6 +160,11 @@ export class Forward implements AsyncDisposable {
     };
   }
 
+  /** The page groups of the KV cache. */
+  get groups(): readonly PageGroup[] {
+    return this.#parts.groups;
+  }
+
   /** A new, empty sequence. */
   sequence(): Sequence {
     this.#check();

@@ -1,0 +1,89 @@
+/** How much memory a model takes, decided before anything is loaded; what cannot fit is refused with the numbers. */
+import { pagesAtOnce } from "../cache/sequence.ts";
+import type { ModelConfig } from "../checkpoint/config.ts";
+import { MemoryLimit } from "../errors.ts";
+import { PAGE_TOKENS, pageBytes, pageGroups } from "../schedule/groups.ts";
+
+/** What is known before a load. Bytes unless said otherwise. */
+export interface BudgetRequest {
+  config: ModelConfig;
+  kvFormat: "f16" | "f32";
+  weightBytes: number;
+  activationBytes: number;
+  /** tokens; undefined: the model's own length, up to `DEFAULT_CONTEXT` and as memory allows */
+  contextLength: number | undefined;
+  /** for all of it */ memory: number;
+  /** rows of one prefill chunk */ chunkRows: number;
+  /** bytes of one device buffer at most */ maxBufferBytes: number;
+}
+
+/** The decision. */
+export interface Budget {
+  /** tokens of one sequence at most */ contextLength: number;
+  /** pages of each group */ kvPages: number[];
+  kvBytes: number;
+}
+
+/** Context length where neither the caller nor memory says otherwise. */
+export const DEFAULT_CONTEXT = 32_768;
+/** Least context worth loading a model for. */
+const LEAST_CONTEXT = 256;
+/** Sequences of full length to provide for, memory permitting. */
+const WANTED_SEQUENCES = 8;
+/** Bytes that more than one sequence may take. */
+const SPARE_BYTES = 512 * 2 ** 20;
+
+/** Divides the budget. Throws `MemoryLimit`. */
+export function planBudget(request: BudgetRequest): Budget {
+  const { config, weightBytes, activationBytes, memory, contextLength } = request;
+  const room = memory - weightBytes - activationBytes;
+  const wanted = contextLength ?? Math.min(config.contextLength, DEFAULT_CONTEXT);
+  let context = wanted;
+  if (contextLength === undefined) {
+    while (context > LEAST_CONTEXT && !fits(request, context, room)) context = Math.ceil(context / 2);
+  }
+  if (!fits(request, context, room)) {
+    const needed = weightBytes + activationBytes + sequenceBytes(request, context);
+    throw new MemoryLimit(
+      `The model with a context of ${context} tokens`,
+      needed,
+      memory,
+      `Weights take ${weightBytes} bytes, activations ${activationBytes}. Lower contextLength, use kvCache "f16", ` +
+        `take a smaller or more quantised model, or raise the memory option.`,
+    );
+  }
+  // One sequence of full length always fits; more are provided for while they are cheap.
+  const one = sequenceBytes(request, context);
+  const spare = Math.min(room - one, Math.max(SPARE_BYTES, one));
+  const sequences = 1 + Math.min(WANTED_SEQUENCES - 1, Math.floor(spare / one));
+  const groups = pageGroups(config);
+  const kvPages = groups.map((group) => {
+    const most = Math.floor(request.maxBufferBytes / pageBytes(group, request.kvFormat));
+    return Math.min(most, sequences * pagesOf(request, group, context));
+  });
+  const kvBytes = groups.reduce((sum, group, g) => sum + kvPages[g] * pageBytes(group, request.kvFormat), 0);
+  return { contextLength: context, kvPages, kvBytes };
+}
+
+function fits(request: BudgetRequest, context: number, room: number): boolean {
+  if (sequenceBytes(request, context) > room) return false;
+  return pageGroups(request.config).every((group) =>
+    pagesOf(request, group, context) * pageBytes(group, request.kvFormat) <= request.maxBufferBytes
+  );
+}
+
+function sequenceBytes(request: BudgetRequest, context: number): number {
+  return pageGroups(request.config).reduce(
+    (sum, group) => sum + pagesOf(request, group, context) * pageBytes(group, request.kvFormat),
+    0,
+  );
+}
+
+/** Pages of one sequence, and one more: a shared tail page is copied before it is written. */
+function pagesOf(
+  { chunkRows }: BudgetRequest,
+  group: ReturnType<typeof pageGroups>[number],
+  context: number,
+): number {
+  return pagesAtOnce(group, context, Math.min(chunkRows, context + PAGE_TOKENS)) + 1;
+}

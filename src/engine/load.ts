@@ -1,0 +1,348 @@
+/** `load`: from a source to a model that runs. */
+import type { Buffer } from "../../ffi/buffer.ts";
+import { Device, type DeviceKind } from "../../ffi/device.ts";
+import { ChatTemplate, chatTemplateSource } from "../chat/template.ts";
+import { stopTokens } from "../chat/reply.ts";
+import { readText } from "../checkpoint/files.ts";
+import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
+import { CheckpointError, HubError, InvalidArgument, TokenizerError } from "../errors.ts";
+import { shippedModel } from "../hub/shipped.ts";
+import { DECODE_ROWS } from "../schedule/cost.ts";
+import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
+import { pageBytes, pageGroups } from "../schedule/groups.ts";
+import type { Limits } from "../schedule/plan.ts";
+import { firstWeightBuffer, textPlan, type TextPlanOptions } from "../schedule/text.ts";
+import { loadTokenizer, type Tokenizer } from "../tokenizer/tokenizer.ts";
+import type { Warning } from "../warning.ts";
+import { pagesAtOnce } from "../cache/sequence.ts";
+import type { LoadOptions, Model } from "./api.ts";
+import { type Budget, DEFAULT_CONTEXT, planBudget } from "./budget.ts";
+import { type CompiledPlan, Forward } from "./forward.ts";
+import { LoadedModel } from "./model.ts";
+import { checkNames, choice, integer, LOAD_OPTIONS, signalOf } from "./options.ts";
+import { weightsFingerprint } from "./receipt.ts";
+import { layOutWeights, type WeightLayout } from "./weights.ts";
+
+/** What tests turn. */
+export interface Internals {
+  /** rows of one prefill chunk at most */ chunkRows?: number;
+  /** false: the elementary schedule */ fuse?: boolean;
+  /** false: no two activations share bytes */ reuse?: boolean;
+  /** look for NaN and Inf after each op */ checkFinite?: boolean;
+  /** snapshots in the prefix cache */ keptPrefixes?: number;
+  /** pages of each group, whatever the budget says */ kvPages?: number;
+}
+
+/** Rows of one prefill chunk at most. */
+const CHUNK_ROWS = 512;
+/** Bytes that the logits of one chunk may take. */
+const LOGITS_BYTES = 32 * 2 ** 20;
+/** Seconds that one chunk may take on a GPU, whose watchdog ends long command buffers; runs of a CPU can be cancelled. */
+const CHUNK_SECONDS = 0.25;
+const LEAST_GPU_ROWS = 16;
+const LEAST_CPU_ROWS = 128;
+/** Share of the device's memory that a model may take unless told otherwise. */
+const MEMORY_SHARE = 0.9;
+const KEPT_PREFIXES = 16;
+
+/**
+ * Loads a model: a folder, a `.safetensors` file, or `"tiny"`, the small model that ships with the project. Weights are
+ * mapped, not read. Rejects with `CheckpointError`, `MemoryLimit` before anything large happens, `LibraryError`,
+ * `DeviceError`, `UnknownOption`, `InvalidArgument`, `MissingPermission`, or the signal's reason.
+ *
+ * ```ts
+ * import { load } from "./mod.ts";
+ * using model = await load("tiny");
+ * const reply = await model.chat([{ role: "user", content: "What is 2 + 3?" }]);
+ * console.log(reply.text);
+ * ```
+ */
+export async function load(source: string | URL, options: LoadOptions = {}): Promise<Model> {
+  return await loadWith(source, options, {});
+}
+
+/** As `load`; for tests. */
+export async function loadWith(
+  source: string | URL,
+  options: LoadOptions,
+  internals: Internals,
+): Promise<LoadedModel> {
+  const settings = checkOptions(options);
+  const { signal } = settings;
+  signal?.throwIfAborted();
+  const folder = await resolve(source, options);
+  const checkpoint = await openCheckpoint(folder);
+  const weights = checkpoint.weights();
+  await checkpoint.checkFinite();
+  const [text, fingerprint] = await Promise.all([
+    openText(checkpoint, signal),
+    weightsFingerprint(checkpoint),
+  ]);
+  signal?.throwIfAborted();
+  await using stack = new AsyncDisposableStack();
+  const device = stack.use(await openDevice(settings.device, options));
+  const info = device.info();
+  const { config } = checkpoint;
+  const layout = layOutWeights(weights, checkpoint.files, firstWeightBuffer(config), info.weightAlignment);
+  const chunkRows = internals.chunkRows ?? CHUNK_ROWS;
+  const common = {
+    kvFormat: settings.kvCache,
+    exact: settings.precision === "exact",
+    fuse: internals.fuse,
+    reuse: internals.reuse,
+    checkFinite: internals.checkFinite,
+  };
+  const build = (
+    variant: "prefill" | "decode",
+    limits: Limits,
+    kvPages: number[],
+    extra?: Partial<TextPlanOptions>,
+  ) => textPlan(config, weights, layout, { ...common, variant, limits, kvPages, ...extra });
+
+  // The arena does not depend on the number of pages, so it is known before the budget is divided.
+  const outRows = Math.max(
+    1,
+    Math.min(chunkRows, Math.max(16, Math.floor(LOGITS_BYTES / (config.vocabularySize * 4)))),
+  );
+  const limits = (rows: number, out: number, sequences: number, pages: number): Limits => ({
+    rows,
+    out_rows: out,
+    sequences,
+    pages,
+  });
+  const groups = pageGroups(config);
+  const arenaBytes = Math.max(
+    build("prefill", limits(chunkRows, outRows, 1, 1), groups.map(() => 1)).buffers[0].bytes,
+    build("decode", limits(DECODE_ROWS, DECODE_ROWS, DECODE_ROWS, 1), groups.map(() => 1)).buffers[0].bytes,
+  );
+  const budget = planBudget({
+    config,
+    kvFormat: settings.kvCache,
+    weightBytes: layout.weightBytes,
+    activationBytes: arenaBytes,
+    contextLength: settings.contextLength,
+    memory: settings.memory ?? Math.floor(info.memoryBytes * MEMORY_SHARE),
+    chunkRows,
+    maxBufferBytes: info.maxBufferBytes,
+  });
+  if (internals.kvPages !== undefined) budget.kvPages = groups.map(() => internals.kvPages!);
+
+  const arena = stack.use(device.createBuffer(arenaBytes));
+  const kv = groups.map((group, g) =>
+    stack.use(device.createBuffer(budget.kvPages[g] * pageBytes(group, settings.kvCache)))
+  );
+  const weightBuffers = await placeWeights(device, checkpoint, layout, stack, options);
+  const entries = groups.reduce((sum, group) => sum + pagesAtOnce(group, budget.contextLength, chunkRows), 0);
+  const compile = async (
+    variant: "prefill" | "decode",
+    size: Limits,
+    extra?: Partial<TextPlanOptions>,
+    own?: (bytes: number) => Buffer,
+  ): Promise<CompiledPlan> => {
+    const plan = build(variant, size, budget.kvPages, extra);
+    const room = own?.(plan.buffers[0].bytes) ?? arena;
+    return { plan, pass: await device.compile(plan, [room, ...kv, ...weightBuffers]), arena: room };
+  };
+  const progress = (completed: number) => options.onProgress?.({ stage: "compile", completed, total: 2 });
+  progress(0);
+  const prefill = await compile("prefill", limits(chunkRows, outRows, 1, entries));
+  stack.use(prefill.pass);
+  progress(1);
+  const decode = await compile(
+    "decode",
+    limits(DECODE_ROWS, DECODE_ROWS, DECODE_ROWS, DECODE_ROWS * entries),
+  );
+  stack.use(decode.pass);
+  progress(2);
+  signal?.throwIfAborted();
+
+  const isCpu = device.kind === "cpu";
+  const forward = new Forward({
+    device,
+    groups,
+    kvFormat: settings.kvCache,
+    kvPages: budget.kvPages,
+    kv,
+    buffers: [arena, ...kv, ...weightBuffers],
+    prefill,
+    decode,
+    compileTrace: () =>
+      compile("decode", limits(1, 1, 1, entries), { trace: true }, (bytes) => device.createBuffer(bytes)),
+    chunkRows,
+    chunkSeconds: CHUNK_SECONDS,
+    leastChunkRows: Math.min(chunkRows, isCpu ? LEAST_CPU_ROWS : LEAST_GPU_ROWS),
+  }, internals.keptPrefixes ?? KEPT_PREFIXES);
+  stack.move(); // the model owns all of it now
+  return new LoadedModel({
+    config,
+    weights,
+    device,
+    forward,
+    ...text,
+    source: String(source),
+    contextLength: budget.contextLength,
+    precision: settings.precision,
+    kvFormat: settings.kvCache,
+    stops: new Set([...config.tokens.eos, ...(text.tokenizer ? stopTokens(text.tokenizer) : [])]),
+    warnings: loadWarnings(checkpoint, settings.contextLength, budget),
+    fingerprint,
+    weightBytes: layout.weightBytes,
+    mappedBytes: layout.weightBytes - layout.copies.reduce((sum, copy) => sum + copy.length, 0),
+    copiedBytes: layout.copiedBytes,
+    arenaBytes,
+  });
+}
+
+/** Explains a source from its configs alone, without weights, library or device. Rejects like `load`. */
+export async function explain(source: string | URL, options: ExplainOptions = {}): Promise<Explanation> {
+  checkNames(options, ["device", "rows", "context"]);
+  const folder = await resolve(source, {});
+  const { config } = await readConfig(
+    folder.endsWith(".safetensors") ? folder.replace(/[^/\\]*$/, "") || "." : folder,
+  );
+  return explainPlan(config, options);
+}
+
+interface LoadSettings {
+  device: "auto" | DeviceKind;
+  precision: "exact" | "fast";
+  kvCache: "f16" | "f32";
+  contextLength: number | undefined;
+  memory: number | undefined;
+  signal: AbortSignal | undefined;
+}
+
+function checkOptions(options: LoadOptions): LoadSettings {
+  checkNames(options, LOAD_OPTIONS);
+  if (options.onProgress !== undefined && typeof options.onProgress !== "function") {
+    throw new InvalidArgument("onProgress must be a function.");
+  }
+  if (options.cache !== undefined && (typeof options.cache !== "string" || options.cache === "")) {
+    throw new InvalidArgument("cache must be the path of a folder.");
+  }
+  return {
+    device: choice("device", options.device, ["auto", "cpu", "metal", "cuda"]) ?? "auto",
+    precision: choice("precision", options.precision, ["exact", "fast"]) ?? "fast",
+    kvCache: choice("kvCache", options.kvCache, ["f16", "f32"]) ?? "f16",
+    contextLength: integer("contextLength", options.contextLength, 1, 2 ** 31),
+    memory: integer("memory", options.memory, 1, Number.MAX_SAFE_INTEGER),
+    signal: signalOf(options.signal),
+  };
+}
+
+/** The path of a source's folder or file. */
+async function resolve(source: string | URL, options: LoadOptions): Promise<string> {
+  if (source instanceof URL) {
+    if (source.protocol === "file:") return decodeURIComponent(source.pathname);
+    throw new HubError(
+      "unsupported_source",
+      `${source.href} is not a file: URL. Download the model into a folder first.`,
+    );
+  }
+  if (typeof source !== "string" || source === "") {
+    throw new InvalidArgument(`The source of a model is a folder, a .safetensors file or "tiny".`);
+  }
+  if (source === "tiny") {
+    const report = options.onProgress;
+    return await shippedModel({
+      cache: options.cache,
+      signal: options.signal,
+      onProgress: report && ((completed, total) => report({ stage: "download", completed, total })),
+    });
+  }
+  if (source.startsWith("file:")) return await resolve(new URL(source), options);
+  if (source.endsWith(".gguf")) {
+    throw new CheckpointError(
+      "unsupported_file",
+      `${source}: GGUF files cannot be read yet. Use safetensors.`,
+    );
+  }
+  return source;
+}
+
+/** Tokenizer and chat template, where the checkpoint has them. */
+async function openText(
+  checkpoint: Checkpoint,
+  signal: AbortSignal | undefined,
+): Promise<{ tokenizer: Tokenizer | undefined; template: ChatTemplate | undefined }> {
+  const { folder } = checkpoint;
+  let tokenizer: Tokenizer;
+  try {
+    tokenizer = await loadTokenizer(folder, { signal });
+  } catch (error) {
+    if (error instanceof TokenizerError && error.code === "tokenizer_missing") {
+      return { tokenizer: undefined, template: undefined };
+    }
+    throw error;
+  }
+  const [jinja, config] = await Promise.all([
+    readText(folder, "chat_template.jinja", true),
+    readText(folder, "tokenizer_config.json", true),
+  ]);
+  const source = chatTemplateSource({
+    jinja: jinja ?? undefined,
+    tokenizerConfig: config === null ? undefined : JSON.parse(config),
+  });
+  if (source === undefined) return { tokenizer, template: undefined };
+  const nameOf = (id: number | undefined) => id === undefined ? undefined : tokenizer.token(id);
+  const template = new ChatTemplate(source, {
+    controlTokens: tokenizer.controlTokens,
+    bosToken: nameOf(tokenizer.bos),
+    eosToken: nameOf(tokenizer.eos),
+  });
+  return { tokenizer, template };
+}
+
+async function openDevice(kind: "auto" | DeviceKind, options: LoadOptions): Promise<Device> {
+  const report = options.onProgress;
+  return await Device.open(kind === "auto" ? "cpu" : kind, {
+    cache: options.cache,
+    signal: options.signal,
+    onProgress: report && ((completed, total) => report({ stage: "library", completed, total })),
+  });
+}
+
+/** The weight buffers of a layout: mapped files, and one with copies of what cannot be used in place. */
+async function placeWeights(
+  device: Device,
+  checkpoint: Checkpoint,
+  layout: WeightLayout,
+  stack: AsyncDisposableStack,
+  options: LoadOptions,
+): Promise<Buffer[]> {
+  const map = (file: number) => device.mapFile(checkpoint.files[file].path, 0, checkpoint.files[file].size);
+  const mapped = new Map<number, Buffer>();
+  for (const file of layout.mapped) mapped.set(file, stack.use(await map(file)));
+  if (layout.copiedBytes === 0) return [...mapped.values()];
+  const copied = stack.use(device.createBuffer(layout.copiedBytes));
+  await using temporary = new AsyncDisposableStack();
+  const sources = new Map(mapped);
+  for (const [index, { file, offset, length, to }] of layout.copies.entries()) {
+    options.signal?.throwIfAborted();
+    let source = sources.get(file);
+    if (source === undefined) sources.set(file, source = temporary.use(await map(file)));
+    copied.copy(to, source, offset, length);
+    options.onProgress?.({ stage: "weights", completed: index + 1, total: layout.copies.length });
+  }
+  return [...mapped.values(), copied];
+}
+
+function loadWarnings(checkpoint: Checkpoint, wanted: number | undefined, budget: Budget): Warning[] {
+  const warnings: Warning[] = checkpoint.warnings.map(({ code, message }) => ({ code, message }));
+  const usual = Math.min(checkpoint.config.contextLength, DEFAULT_CONTEXT);
+  if (wanted === undefined && budget.contextLength < usual) {
+    warnings.push({
+      code: "context_reduced",
+      message:
+        `The context is ${budget.contextLength} tokens instead of ${usual}, since memory allows no more.`,
+    });
+  }
+  if (wanted !== undefined && wanted > checkpoint.config.contextLength) {
+    warnings.push({
+      code: "context_beyond_model",
+      message:
+        `The context of ${wanted} tokens is longer than the ${checkpoint.config.contextLength} that the model was made for.`,
+    });
+  }
+  return warnings;
+}

@@ -1,0 +1,399 @@
+/** A loaded model: the public calls, each on a timeline of its own. */
+import type { Device } from "../../ffi/device.ts";
+import type { Message } from "../chat/messages.ts";
+import type { ChatTemplate, RenderedChat } from "../chat/template.ts";
+import type { ModelConfig } from "../checkpoint/config.ts";
+import type { TextWeights } from "../checkpoint/weights.ts";
+import {
+  ContextFull,
+  Disposed,
+  InvalidArgument,
+  MarkbaseError,
+  TemplateError,
+  TokenizerError,
+} from "../errors.ts";
+import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
+import { OUTPUT } from "../schedule/text.ts";
+import type { Tokenizer } from "../tokenizer/tokenizer.ts";
+import type { Warning } from "../warning.ts";
+import type {
+  BatchRequest,
+  ChatOptions,
+  CompleteOptions,
+  GenerateOptions,
+  MemoryReport,
+  Model,
+  Receipt,
+  RenderChatOptions,
+  Reply,
+  Session,
+  StreamPart,
+} from "./api.ts";
+import { type Forward, LOGITS_OUTPUT } from "./forward.ts";
+import { type Draw, drawTokens, type GenerationContext, type Timeline } from "./generation.ts";
+import {
+  CHAT_OPTIONS,
+  checkNames,
+  COMPLETE_OPTIONS,
+  flag,
+  GENERATE_OPTIONS,
+  integer,
+  type Settings,
+  settingsOf,
+  signalOf,
+  tokenIds,
+} from "./options.ts";
+import { chatReader, collect, replyParts, textReader } from "./reply.ts";
+import { TimelineSession } from "./session.ts";
+import { StopText } from "./stop_text.ts";
+
+/** What a model is made of; it owns device and forward. */
+export interface ModelParts {
+  config: ModelConfig;
+  weights: TextWeights;
+  device: Device;
+  forward: Forward;
+  tokenizer: Tokenizer | undefined;
+  template: ChatTemplate | undefined;
+  /** for messages */ source: string;
+  contextLength: number;
+  precision: "exact" | "fast";
+  kvFormat: "f16" | "f32";
+  stops: ReadonlySet<number>;
+  warnings: Warning[];
+  /** see `weightsFingerprint` */ fingerprint: string;
+  weightBytes: number;
+  mappedBytes: number;
+  copiedBytes: number;
+  /** bytes of the arenas */ arenaBytes: number;
+}
+
+/** Requests of a batch that run at the same time. */
+const BATCH_WIDTH = 8;
+
+/** The `Model` of `api.ts`. */
+export class LoadedModel implements Model {
+  readonly #parts: ModelParts;
+  /** ends calls under way when the model is disposed */
+  readonly #closing = new AbortController();
+  readonly #sessions = new Set<TimelineSession>();
+
+  constructor(parts: ModelParts) {
+    this.#parts = parts;
+  }
+
+  get config(): ModelConfig {
+    return this.#parts.config;
+  }
+
+  get contextLength(): number {
+    return this.#parts.contextLength;
+  }
+
+  get warnings(): readonly Warning[] {
+    return this.#parts.warnings;
+  }
+
+  get tokenizer(): Tokenizer {
+    const { tokenizer, source } = this.#parts;
+    if (tokenizer) return tokenizer;
+    throw new TokenizerError(
+      "tokenizer_missing",
+      `${source} has no tokenizer.json, so it takes and gives token ids only. Add the file for text.`,
+    );
+  }
+
+  renderChat(messages: readonly Message[], options: RenderChatOptions = {}): string {
+    return this.render(messages, options).text;
+  }
+
+  async logits(
+    ids: ArrayLike<number>,
+    options: { last?: number; signal?: AbortSignal } = {},
+  ): Promise<Float32Array> {
+    checkNames(options, ["last", "signal"]);
+    const signal = signalOf(options.signal);
+    const prompt = this.#prompt(ids);
+    const last = integer("last", options.last, 1, prompt.length) ?? 1;
+    const V = this.config.vocabularySize;
+    const logits = new Float32Array(last * V);
+    let at = 0;
+    const { forward } = this.#parts;
+    await this.#onSequence(async (sequence) => {
+      await forward.prefill(sequence, prompt, { outputs: last, mask: LOGITS_OUTPUT, signal }, (results) => {
+        const rows = results.all(OUTPUT.logits);
+        logits.set(rows, at);
+        at += rows.length;
+      });
+    });
+    return logits;
+  }
+
+  async hidden(ids: ArrayLike<number>, options: { signal?: AbortSignal } = {}): Promise<Float32Array[]> {
+    checkNames(options, ["signal"]);
+    const signal = signalOf(options.signal);
+    const prompt = this.#prompt(ids);
+    const last = prompt.pop()!;
+    const { forward } = this.#parts;
+    return await this.#onSequence(async (sequence) => {
+      await forward.prefill(sequence, prompt, { outputs: 0, mask: 0, signal }, () => {});
+      return await forward.trace(sequence, last, signal, (results) => results.states());
+    });
+  }
+
+  async *generate(
+    ids: ArrayLike<number>,
+    options: GenerateOptions = {},
+  ): AsyncGenerator<number, void, undefined> {
+    checkNames(options, GENERATE_OPTIONS);
+    const settings = this.settings(options);
+    yield* this.idsOf(this.#timeline(this.#prompt(ids)), settings, true);
+  }
+
+  async chat(messages: readonly Message[], options: ChatOptions = {}): Promise<Reply> {
+    return await collect(this.stream(messages, options));
+  }
+
+  async *stream(
+    messages: readonly Message[],
+    options: ChatOptions = {},
+  ): AsyncGenerator<StreamPart, void, undefined> {
+    checkNames(options, CHAT_OPTIONS);
+    const settings = this.settings(options);
+    const rendered = this.render(messages, options);
+    const prompt = this.tokenizer.encodeSegments(rendered.segments);
+    yield* this.#replyTo(prompt, settings, chatReader(this.tokenizer), rendered.warnings);
+  }
+
+  async complete(text: string, options: CompleteOptions = {}): Promise<Reply> {
+    checkNames(options, COMPLETE_OPTIONS);
+    if (typeof text !== "string") {
+      throw new InvalidArgument(`The text to continue is ${typeof text}; pass a string.`);
+    }
+    const settings = this.settings(options);
+    const { tokenizer } = this;
+    const begin = tokenizer.bos === undefined ? [] : [tokenizer.bos];
+    const prompt = [...begin, ...tokenizer.encode(text)];
+    return await collect(this.#replyTo(prompt, settings, textReader(tokenizer), []));
+  }
+
+  async batch(requests: readonly BatchRequest[], options: ChatOptions = {}): Promise<Reply[]> {
+    checkNames(options, CHAT_OPTIONS);
+    if (!Array.isArray(requests)) throw new InvalidArgument("The requests of a batch must be a list.");
+    const replies = new Array<Reply>(requests.length);
+    const failures: unknown[] = [];
+    let next = 0;
+    const work = async () => {
+      while (next < requests.length && failures.length === 0) {
+        const index = next++;
+        try {
+          replies[index] = await this.#answer(requests[index], options, index);
+        } catch (error) {
+          failures.push(error);
+        }
+      }
+    };
+    await Promise.all(Array.from({ length: Math.min(BATCH_WIDTH, requests.length) }, work));
+    if (failures.length > 0) throw failures[0];
+    return replies;
+  }
+
+  session(): Session {
+    return this.fork(undefined);
+  }
+
+  explain(options: ExplainOptions = {}): Explanation {
+    checkNames(options, ["device", "rows", "context"]);
+    const { config, weights, device, kvFormat } = this.#parts;
+    return explainPlan(config, { device: device.kind, ...options }, weights, kvFormat);
+  }
+
+  memory(): MemoryReport {
+    this.check();
+    const { forward, device, weightBytes, mappedBytes, copiedBytes, arenaBytes } = this.#parts;
+    const { repacked, scratch, peak } = device.memory();
+    const { capacity, used } = forward.kvBytes;
+    return {
+      weights: weightBytes,
+      mapped: mappedBytes,
+      copied: copiedBytes,
+      repacked,
+      kv: capacity,
+      kvUsed: used,
+      activations: arenaBytes + scratch,
+      peak,
+    };
+  }
+
+  [Symbol.dispose](): void {
+    if (this.#closing.signal.aborted) return;
+    this.#closing.abort(new Disposed("A model"));
+    for (const session of this.#sessions) session[Symbol.dispose]();
+    this.#parts.forward.close();
+    this.#parts.device[Symbol.dispose]();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this[Symbol.dispose]();
+    await this.#parts.forward[Symbol.asyncDispose]();
+    await this.#parts.device[Symbol.asyncDispose]();
+  }
+
+  // What follows is for sessions.
+
+  /** Throws `Disposed` after the model was disposed. */
+  check(): void {
+    if (this.#closing.signal.aborted) throw new Disposed("A model");
+  }
+
+  /** A new session, empty or with the timeline of another. */
+  fork(from: TimelineSession | undefined): Session {
+    this.check();
+    const session = new TimelineSession(this, () => this.#sessions.delete(session), from);
+    this.#sessions.add(session);
+    return session;
+  }
+
+  /** The parts that a session works with. */
+  get engine(): Pick<ModelParts, "forward" | "fingerprint" | "kvFormat" | "contextLength"> {
+    return this.#parts;
+  }
+
+  /** Checked options. The signal also ends with the model. */
+  settings(options: GenerateOptions): Settings {
+    this.check();
+    const { config } = this.#parts;
+    const settings = settingsOf(options, config.sampling, config.vocabularySize);
+    if (settings.stop.length > 0) void this.tokenizer; // stop texts need one
+    return settings;
+  }
+
+  /** A rendered conversation. Throws for media, which this version does not take. */
+  render(messages: readonly Message[], options: RenderChatOptions): RenderedChat {
+    this.check();
+    const { template, source } = this.#parts;
+    void this.tokenizer;
+    if (template === undefined) {
+      throw new TemplateError(
+        "template_missing",
+        `${source} has no chat template. Add chat_template.jinja, or use complete() with a prompt of your own.`,
+      );
+    }
+    const { tools, addGenerationPrompt } = options;
+    const thinking = flag("thinking", options.thinking);
+    const rendered = template.render(messages, { tools, thinking, addGenerationPrompt });
+    if (rendered.media.length > 0) {
+      throw new MarkbaseError(
+        "unsupported",
+        `The messages hold ${rendered.media[0].type} parts, which this version cannot read. Leave them out.`,
+      );
+    }
+    return rendered;
+  }
+
+  /** Draws ids from a timeline; the timeline is given back (`owned`) or kept at the end. */
+  async *idsOf(
+    timeline: Timeline,
+    settings: Settings,
+    owned: boolean,
+  ): AsyncGenerator<number, void, undefined> {
+    const stop = settings.stop.length > 0 ? new StopText(settings.stop) : undefined;
+    const text = stop && this.tokenizer.stream();
+    for await (const draw of this.#draws(timeline, settings, owned)) {
+      yield draw.id;
+      if (stop && text && stop.push(text.push(draw.id)).stopped) return;
+    }
+  }
+
+  async *#replyTo(
+    prompt: number[],
+    settings: Settings,
+    reader: ReturnType<typeof chatReader>,
+    warnings: readonly Warning[],
+  ): AsyncGenerator<StreamPart, void, undefined> {
+    const { fingerprint, device, precision, contextLength } = this.#parts;
+    if (prompt.length >= contextLength) throw new ContextFull(prompt.length + 1, contextLength);
+    const receipt: Receipt = {
+      weights: fingerprint,
+      library: device.library.sha256,
+      device: device.kind,
+      precision,
+      seed: settings.seed,
+      promptIds: [...prompt],
+    };
+    const timeline = this.#timeline(prompt);
+    yield* replyParts(this.#draws(timeline, settings, true), reader, settings.stop, {
+      promptTokens: prompt.length,
+      cachedTokens: timeline.sequence.length,
+      warnings,
+      receipt,
+      contextLength,
+    });
+  }
+
+  async *#draws(
+    timeline: Timeline,
+    settings: Settings,
+    owned: boolean,
+  ): AsyncGenerator<Draw, void, undefined> {
+    const { forward, contextLength, config, stops } = this.#parts;
+    const context: GenerationContext = {
+      forward,
+      contextLength,
+      vocabularySize: config.vocabularySize,
+      stops,
+    };
+    try {
+      yield* drawTokens(timeline, settings, context);
+    } finally {
+      if (owned) {
+        if (!this.#closing.signal.aborted) forward.prefixes.keep(timeline.ids, timeline.sequence);
+        timeline.sequence.dispose();
+      }
+    }
+  }
+
+  async #answer(request: BatchRequest, common: ChatOptions, index: number): Promise<Reply> {
+    if (Array.isArray(request)) return await this.chat(request, common);
+    if (typeof request === "object" && request !== null) {
+      if ("messages" in request) {
+        const { messages, ...own } = request;
+        return await this.chat(messages, { ...common, ...own });
+      }
+      if ("prompt" in request) {
+        const { prompt, ...own } = request;
+        const { tools: _tools, thinking: _thinking, ...rest } = common;
+        return await this.complete(prompt, { ...rest, ...own });
+      }
+    }
+    throw new InvalidArgument(
+      `Request ${index} is neither a list of messages nor an object with messages or prompt.`,
+    );
+  }
+
+  /** A timeline of prompt tokens that starts with what the prefix cache has of them. */
+  #timeline(ids: number[]): Timeline {
+    const { forward } = this.#parts;
+    return { ids, sequence: forward.prefixes.find(ids) ?? forward.sequence(), drawn: false };
+  }
+
+  /** Checked prompt ids. */
+  #prompt(ids: ArrayLike<number>): number[] {
+    this.check();
+    const { contextLength, config } = this.#parts;
+    const prompt = tokenIds(ids, config.vocabularySize);
+    if (prompt.length === 0) throw new InvalidArgument("The prompt is empty. Pass at least one token id.");
+    if (prompt.length > contextLength) throw new ContextFull(prompt.length, contextLength);
+    return prompt;
+  }
+
+  /** Runs `work` on a fresh sequence. */
+  async #onSequence<T>(work: (sequence: Timeline["sequence"]) => Promise<T>): Promise<T> {
+    const sequence = this.#parts.forward.sequence();
+    try {
+      return await work(sequence);
+    } finally {
+      sequence.dispose();
+    }
+  }
+}
