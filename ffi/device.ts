@@ -1,5 +1,4 @@
 /** A device: where buffers live and plans run. */
-import { InvalidArgument } from "../src/errors.ts";
 import { encodePlan, type Plan } from "../src/schedule/plan.ts";
 import { Buffer } from "./buffer.ts";
 import { ErrorText, fixedBytes, readText, size, utf8 } from "./call.ts";
@@ -156,7 +155,6 @@ export class Device implements Disposable, AsyncDisposable {
   async compile(plan: Plan | Uint8Array, buffers: readonly Buffer[]): Promise<Pass> {
     const bytes = plan instanceof Uint8Array ? fixedBytes(plan, "The plan") : encodePlan(plan);
     const pointers = new BigUint64Array(buffers.map((buffer) => buffer.pointer));
-    if (pointers.length === 0) throw new InvalidArgument("A plan needs at least one buffer.");
     const out = new BigUint64Array(1);
     const error = new ErrorText();
     const status = await this.#handle.use(

@@ -1,0 +1,266 @@
+/**
+ * Two small plans that together have every op kind, their buffers and their input: a layer as the fused schedule makes it, and
+ * the elementary ops in a row. The numbers mean nothing; every extent is different where it can be.
+ */
+import { encodeInput, type RunInput } from "../../src/engine/input.ts";
+import { type Plan, PlanBuilder, tensorBytes } from "../../src/schedule/plan.ts";
+import type { Format, Tensor } from "../../src/schedule/tensor.ts";
+import type { Buffer } from "../../ffi/buffer.ts";
+import type { Device } from "../../ffi/device.ts";
+
+const LIMITS = { rows: 4, out_rows: 3, sequences: 2, pages: 12 };
+const VOCABULARY = 40;
+const HIDDEN = 64;
+const HEADS = 2;
+const KV_HEADS = 1;
+const HEAD_DIM = 32;
+const POOL_PAGES = 6;
+const F32: Format = { kind: "f32" };
+const AFFINE: Format = { kind: "affine", bits: 4, group: 32 };
+
+/** Places weights one after another in buffer 1, and fills them with small pseudo-random numbers. */
+class Weights {
+  bytes = 0;
+  #fills: ((bytes: Uint8Array<ArrayBuffer>) => void)[] = [];
+  #seed = 1;
+
+  add(name: string, format: Format, shape: number[]): Tensor {
+    if (format.kind !== "affine") return this.#place(name, format, shape);
+    const groups = [...shape.slice(0, -1), shape[shape.length - 1] / format.group];
+    const scales = this.#place(`${name}.scales`, { kind: "bf16" }, groups);
+    const biases = this.#place(`${name}.biases`, { kind: "bf16" }, groups);
+    return Object.assign(this.#place(name, format, shape), { scales, biases });
+  }
+
+  filled(): Uint8Array<ArrayBuffer> {
+    const bytes = new Uint8Array(this.bytes);
+    for (const fill of this.#fills) fill(bytes);
+    return bytes;
+  }
+
+  #place(name: string, format: Format, shape: number[]): Tensor {
+    const tensor: Tensor = { name, format, shape, buffer: 1, offset: this.bytes };
+    const size = tensorBytes(tensor, LIMITS);
+    this.bytes += Math.ceil(size / 64) * 64;
+    this.#fills.push((bytes) => {
+      const view = new DataView(bytes.buffer, tensor.offset, size);
+      for (let at = 0; at + 4 <= size; at += 4) {
+        this.#seed = Math.imul(this.#seed, 1664525) + 1013904223 >>> 0;
+        const value = (this.#seed >>> 8) / 2 ** 25;
+        if (format.kind === "f32") view.setFloat32(at, value, true);
+        else if (format.kind === "bf16") view.setUint32(at, 0x3c003c00, true); // 1/128 twice
+        else view.setUint32(at, this.#seed, true);
+      }
+    });
+    return tensor;
+  }
+}
+
+/** A plan with the bytes of its weights. Buffers: arena, weights, page pool. */
+export interface Sample {
+  plan: Plan;
+  weights: Uint8Array<ArrayBuffer>;
+}
+
+/** The fused ops: embed, per_layer_inputs, linear (every epilogue and prologue), attention, gather, candidates. */
+export function fusedSample(): Sample {
+  const b = new PlanBuilder(LIMITS);
+  const w = new Weights();
+  const weights = b.buffer("weights", 0, false);
+  const kv = pool(b);
+  const [x, h] = [b.activation("x", ["rows", HIDDEN]), b.activation("h", ["rows", HIDDEN])];
+  const table = w.add("table", AFFINE, [VOCABULARY, HIDDEN]);
+  b.add({ kind: "embed", table, y: x, scale: 8 });
+  const [projected, ple] = [b.activation("projected", ["rows", 64]), b.activation("ple", ["rows", 64])];
+  const plain = { kind: "linear", weights: [], epilogue: { kind: "none" }, eps: 1e-6 } as const;
+  b.add({ ...plain, x, weights: [w.add("w_ple", AFFINE, [64, HIDDEN])], y: projected });
+  b.add({
+    kind: "per_layer_inputs",
+    projected,
+    table: w.add("ple_table", AFFINE, [VOCABULARY, 64]),
+    norm: w.add("ple_norm", F32, [32]),
+    y: ple,
+    slice: 32,
+    eps: 1e-6,
+    projectionScale: 0.5,
+    tableScale: 2,
+    outScale: 0.7,
+  });
+  const qkv = b.activation("qkv", ["rows", (HEADS + 2 * KV_HEADS) * HEAD_DIM]);
+  b.add({
+    ...plain,
+    x,
+    preNorm: w.add("pre_norm", F32, [HIDDEN]),
+    weights: [
+      w.add("q", AFFINE, [HEADS * HEAD_DIM, HIDDEN]),
+      w.add("k", { kind: "bf16" }, [KV_HEADS * HEAD_DIM, HIDDEN]),
+      w.add("v", AFFINE, [KV_HEADS * HEAD_DIM, HIDDEN]),
+    ],
+    biases: [undefined, w.add("k_bias", F32, [KV_HEADS * HEAD_DIM])],
+    y: qkv,
+    layer: 0,
+  });
+  const attended = b.activation("attended", ["rows", HEADS * HEAD_DIM]);
+  b.add({
+    kind: "attention",
+    qkv,
+    qNorm: w.add("q_norm", F32, [HEAD_DIM]),
+    kNorm: w.add("k_norm", F32, [HEAD_DIM]),
+    kv,
+    y: attended,
+    heads: HEADS,
+    kvHeads: KV_HEADS,
+    headDim: HEAD_DIM,
+    ownsKv: true,
+    keysAreValues: false,
+    normValues: true,
+    window: 20,
+    rope: { theta: 10000, rotatedPairs: 8, positionScale: 1 },
+    eps: 1e-6,
+    scoreScale: 1,
+    layer: 0,
+  });
+  const [up, gated] = [b.activation("up", ["rows", 96]), b.activation("gated", ["rows", 64])];
+  b.add({
+    ...plain,
+    x: attended,
+    residual: x,
+    postNorm: w.add("post_norm", F32, [HIDDEN]),
+    scalar: w.add("scalar", F32, [1]),
+    hOut: h,
+    preNorm: w.add("pre_norm2", F32, [HIDDEN]),
+    weights: [w.add("gate", AFFINE, [96, HIDDEN]), w.add("up", AFFINE, [96, HIDDEN])],
+    epilogue: { kind: "geglu" },
+    y: up,
+  });
+  b.add({
+    ...plain,
+    x: h,
+    weights: [w.add("ple_gate", AFFINE, [32, HIDDEN])],
+    epilogue: { kind: "gelu_mul", other: ple, column: 32 },
+    y: b.activation("gated_half", ["rows", 32]),
+  });
+  b.add({ ...plain, x: up, weights: [w.add("down", AFFINE, [64, 96])], y: gated });
+  const [last, logits] = [
+    b.activation("last", ["out_rows", 64]),
+    b.activation("logits", ["out_rows", VOCABULARY]),
+  ];
+  b.add({ kind: "gather", x: gated, y: last });
+  b.add({
+    ...plain,
+    x: last,
+    weights: [w.add("head", AFFINE, [VOCABULARY, HIDDEN])],
+    epilogue: { kind: "softcap", cap: 30 },
+    y: logits,
+  });
+  const ids = b.activation("ids", ["out_rows", 256], { kind: "u32" });
+  const values = b.activation("values", ["out_rows", 256]);
+  const stats = b.activation("stats", ["out_rows", 4]);
+  b.add({ kind: "candidates", logits, ids, values, stats });
+  for (const tensor of [logits, ids, values, stats, h]) b.output(tensor);
+  b.buffers[weights].bytes = w.bytes;
+  return {
+    plan: b.finish({ groups: 2, vocabularySize: VOCABULARY, exact: true, reuse: false }),
+    weights: w.filled(),
+  };
+}
+
+/** The elementary ops: rms_norm, add, gelu_mul, softcap, rope, kv_write, attend. */
+export function elementarySample(): Sample {
+  const b = new PlanBuilder(LIMITS);
+  const w = new Weights();
+  const weights = b.buffer("weights", 0, false);
+  const kv = pool(b);
+  const activation = (name: string, columns: number) => b.activation(name, ["rows", columns]);
+  const [x, normed, sum, capped] = ["x", "normed", "sum", "capped"].map((name) => activation(name, HIDDEN));
+  b.add({ kind: "embed", table: w.add("table", F32, [VOCABULARY, HIDDEN]), y: x, scale: 1.5 });
+  const weight = w.add("norm", F32, [HEAD_DIM]);
+  b.add({ kind: "rms_norm", x, weight, y: normed, group: HEAD_DIM, eps: 1e-6, inScale: 1 });
+  b.add({ kind: "add", a: x, b: normed, scalar: w.add("scalar", F32, [1]), y: sum, aScale: 1, bScale: 0.5 });
+  b.add({ kind: "softcap", x: sum, y: capped, cap: 2 });
+  const half = activation("half", HEAD_DIM);
+  const narrow = activation("narrow", HEAD_DIM);
+  b.add({
+    kind: "linear",
+    x: capped,
+    weights: [w.add("narrow", F32, [HEAD_DIM, HIDDEN])],
+    epilogue: { kind: "none" },
+    y: narrow,
+    eps: 0,
+  });
+  b.add({ kind: "gelu_mul", a: narrow, b: capped, column: 16, y: half });
+  const rotated = activation("rotated", HIDDEN);
+  const rope = { theta: 10000, rotatedPairs: 16, positionScale: 0.5 };
+  b.add({ kind: "rope", x: capped, y: rotated, heads: HEADS, headDim: HEAD_DIM, rope });
+  b.add({ kind: "kv_write", k: half, v: narrow, kv, kvHeads: KV_HEADS, headDim: HEAD_DIM });
+  const attended = activation("attended", HIDDEN);
+  b.add({
+    kind: "attend",
+    q: rotated,
+    kv,
+    y: attended,
+    heads: HEADS,
+    kvHeads: KV_HEADS,
+    headDim: HEAD_DIM,
+    window: null,
+    scoreScale: 0.2,
+  });
+  b.output(attended);
+  b.buffers[weights].bytes = w.bytes;
+  return {
+    plan: b.finish({ groups: 2, vocabularySize: VOCABULARY, exact: true, reuse: false }),
+    weights: w.filled(),
+  };
+}
+
+/** A page pool of two layers in group 1; the ops use the second layer. */
+function pool(b: PlanBuilder) {
+  const shape = [POOL_PAGES, 4, KV_HEADS, 32, HEAD_DIM];
+  const pages: Tensor = { name: "pages", format: F32, shape, buffer: 2, offset: 0 };
+  b.buffer("pages", tensorBytes(pages, LIMITS), true);
+  return { pages, layer: 1, group: 1 };
+}
+
+/** Three rows of two sequences, with everything that an input block can carry. */
+export function sampleInput(): RunInput {
+  return {
+    rows: [
+      { token: 5, position: 0, sequence: 0, rowClass: "prefill" },
+      { token: 39, position: 1, sequence: 0, rowClass: "prefill" },
+      { token: 0, position: 40, sequence: 1, rowClass: "decode" },
+    ],
+    outputs: [
+      {
+        row: 1,
+        adjustments: [{ id: 2, multiply: 0.5, add: 0 }, { id: 39, multiply: 1, add: -1 }],
+        temperature: 0.7,
+      },
+      { row: 2, mask: new Uint32Array([0xffff, 0x1]) },
+    ],
+    sequences: [
+      [{ first: 0, pages: [] }, { first: 0, pages: [3] }],
+      [{ first: 0, pages: [1, 2] }, { first: 0, pages: [5, 0] }],
+    ],
+    groups: 2,
+    vocabularySize: VOCABULARY,
+    outputMask: 1,
+  };
+}
+
+/** Bytes of output 0 for `sampleInput`: logits of two rows, or attended of three. */
+export function outputBytes(sample: Sample): number {
+  const [rows, columns] = sample.plan.outputs[0].shape;
+  return (rows === "rows" ? 3 : 2) * (columns as number) * 4;
+}
+
+/** The input block of `sampleInput`. */
+export function sampleBlock(): Uint8Array<ArrayBuffer> {
+  return encodeInput(sampleInput());
+}
+
+/** Buffers for a sample, the weights filled in. */
+export function sampleBuffers(device: Device, { plan, weights }: Sample): Buffer[] {
+  const buffers = plan.buffers.map((buffer) => device.createBuffer(buffer.bytes));
+  buffers[1].write(0, weights);
+  return buffers;
+}
