@@ -1,0 +1,109 @@
+/** Whole models on the CPU device in exact mode with an f32 cache, against the golden values of a reference. */
+import { assert, assertEquals } from "@std/assert";
+import { type Internals, loadWith } from "../../src/engine/load.ts";
+import { LOGITS_OUTPUT } from "../../src/engine/forward.ts";
+import { OUTPUT } from "../../src/schedule/text.ts";
+import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
+
+const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
+/** The rows of this round, then the dense ones of the optional set. */
+const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "12b", "31b", "31b-mlx-4bit"];
+
+async function open(name: string, internals: Internals = {}) {
+  const folder = fixtureModel(name);
+  assert(folder, `Fixture ${name} is missing.`);
+  const golden = await readGolden(folder);
+  const prompts = golden.prompts.filter(({ media }) => !media?.length);
+  return { model: await loadWith(folder, EXACT, internals), golden, prompts };
+}
+
+async function collect(ids: AsyncIterable<number>): Promise<number[]> {
+  const all: number[] = [];
+  for await (const id of ids) all.push(id);
+  return all;
+}
+
+for (const name of ROWS) {
+  const ignore = fixtureModel(name) === null;
+  Deno.test(`${name} meets the golden logits at the last eight positions`, { ignore }, async () => {
+    const { model, golden, prompts } = await open(name);
+    await using _ = model;
+    for (const { name: prompt, input_ids: ids } of prompts) {
+      const expected = golden.tensors.get(`${prompt}.logits_last8`)!.data;
+      const logits = await model.logits(ids, { last: 8 });
+      const V = model.config.vocabularySize;
+      for (let row = 0; row < 8; row++) {
+        const a = logits.subarray(row * V, (row + 1) * V), b = expected.subarray(row * V, (row + 1) * V);
+        assert(cosine(a, b) >= 0.9999, `${prompt}, row ${row}: cosine ${cosine(a, b)}`);
+        assert(maxDifference(a, b) <= 2e-3, `${prompt}, row ${row}: difference ${maxDifference(a, b)}`);
+      }
+    }
+  });
+
+  Deno.test(`${name} meets the golden hidden state of every layer`, { ignore }, async () => {
+    const { model, golden, prompts } = await open(name);
+    await using _ = model;
+    for (const { name: prompt, input_ids: ids } of prompts) {
+      const { shape: [count, H], data } = golden.tensors.get(`${prompt}.hidden_states`)!;
+      const states = await model.hidden(ids);
+      assertEquals(states.length, count);
+      states.forEach((state, i) => {
+        const expected = data.subarray(i * H, (i + 1) * H);
+        const difference = maxDifference(state, expected);
+        assert(difference <= 1e-3 * largest(expected), `${prompt}, state ${i}: difference ${difference}`);
+      });
+    }
+  });
+
+  Deno.test(`${name} continues greedily as the golden tokens, past its window`, { ignore }, async () => {
+    const { model, prompts } = await open(name);
+    await using _ = model;
+    for (const { input_ids: ids, greedy } of prompts) {
+      const options = { maxTokens: greedy.length, temperature: 0, ignoreEos: true };
+      assertEquals(await collect(model.generate(ids, options)), greedy);
+    }
+  });
+}
+
+for (const name of ["e2b", "e4b-mlx-mixed"]) {
+  Deno.test(`${name} gives the same logits bit for bit in chunks of 1, 7, 16 and 512 rows`, async () => {
+    let first: Float32Array | undefined;
+    for (const chunkRows of [512, 16, 7, 1]) {
+      const { model, prompts } = await open(name, { chunkRows });
+      await using _ = model;
+      const logits = await model.logits(prompts.at(-1)!.input_ids, { last: 20 });
+      first ??= logits;
+      assertEquals(maxDifference(logits, first), 0, `chunks of ${chunkRows}`);
+    }
+  });
+
+  Deno.test(`${name} decodes token by token to the logits of the whole prompt bit for bit`, async () => {
+    const { model, prompts } = await open(name);
+    await using _ = model;
+    const { input_ids: ids } = prompts.at(-1)!;
+    const V = model.config.vocabularySize;
+    const whole = await model.logits(ids, { last: ids.length });
+    const { forward } = model.engine;
+    const sequence = forward.sequence();
+    for (const [position, id] of ids.entries()) {
+      await forward.decode(sequence, id, {}, LOGITS_OUTPUT, undefined, (results) => {
+        const expected = whole.subarray(position * V, (position + 1) * V);
+        assertEquals(maxDifference(results.all(OUTPUT.logits), expected), 0, `position ${position}`);
+      });
+    }
+    sequence.dispose();
+  });
+
+  Deno.test(`${name}: the elementary schedule and one without shared activations agree with the fused one`, async () => {
+    const results: Float32Array[] = [];
+    for (const internals of [{}, { reuse: false }, { fuse: false }, { checkFinite: true }]) {
+      const { model, prompts } = await open(name, internals);
+      await using _ = model;
+      results.push(await model.logits(prompts.at(-1)!.input_ids, { last: 16 }));
+    }
+    const [fused, unshared, elementary, checked] = results;
+    assertEquals(maxDifference(fused, unshared), 0);
+    assertEquals(maxDifference(fused, checked), 0);
+    assert(maxDifference(fused, elementary) < 1e-3, `difference ${maxDifference(fused, elementary)}`);
+  });
+}
