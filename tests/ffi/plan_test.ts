@@ -17,9 +17,9 @@ async function refused(
   words: string[],
   change: Change,
 ): Promise<void> {
-  const buffers = sampleBuffers(device, sample);
   const op = sample.plan.ops.filter((op) => op.kind === kind)[n];
   change(op as unknown as Record<string, unknown>, sample.plan);
+  const buffers = sampleBuffers(device, sample);
   const error = await device.compile(sample.plan, buffers).then(() => undefined, (reason) => reason);
   assert(error instanceof DeviceError, `expected "${words}" but found ${error}`);
   assertEquals(error.code, "invalid_plan", error.message);
@@ -132,7 +132,7 @@ Deno.test("the other ops are refused where their shapes or parameters do not fit
     ["candidates", ["logits has shape"], operand("logits", { shape: ["out_rows", 39] })],
     [
       "candidates",
-      ["stats shares bytes with values"],
+      ["values shares bytes with stats"],
       (op) => (op.stats as Tensor).offset = (op.values as Tensor).offset,
     ],
   ];
@@ -150,7 +150,8 @@ Deno.test("the other ops are refused where their shapes or parameters do not fit
     ["rope", ["x has shape"], parameter("heads", 3)],
     ["rope", ["head_dim must be even"], (op) => (op.headDim = 1, op.heads = 64)],
     ["kv_write", ["k has shape"], operand("k", { shape: ["rows", 64] })],
-    ["kv_write", ["kv shares bytes with k"], (op) => {
+    ["kv_write", ["kv shares bytes with k"], (op, plan) => {
+      plan.buffers[0].bytes = 1 << 16;
       const kv = op.kv as AttentionOp["kv"];
       op.kv = {
         ...kv,

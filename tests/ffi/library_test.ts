@@ -1,0 +1,119 @@
+import { assert, assertEquals, assertStringIncludes } from "@std/assert";
+import { buildLibrary } from "../../dylib/build.ts";
+import { cacheFolder } from "../../ffi/cache_folder.ts";
+
+const root = decodeURIComponent(new URL("../../", import.meta.url).pathname).replace(/\/$/, "");
+const device = new URL("../../ffi/device.ts", import.meta.url).href;
+const errors = new URL("../../src/errors.ts", import.meta.url).href;
+
+/** Opens the CPU device in a process with just these flags and environment; prints what happened. */
+async function open(
+  flags: string[],
+  options: { cache?: string; env?: Record<string, string> } = {},
+): Promise<Record<string, string>> {
+  const code = `
+    import { Device } from ${JSON.stringify(device)};
+    import { MarkbaseError } from ${JSON.stringify(errors)};
+    try {
+      const opened = await Device.open("cpu", ${JSON.stringify({ cache: options.cache })});
+      console.log(JSON.stringify({ kind: opened.info().kind, path: opened.library.path, sha256: opened.library.sha256 }));
+    } catch (error) {
+      if (!(error instanceof MarkbaseError)) throw error;
+      console.log(JSON.stringify({ code: error.code, flag: error.flag, message: error.message }));
+    }`;
+  const script = await Deno.makeTempFile({ suffix: ".ts" });
+  await Deno.writeTextFile(script, code);
+  const { stdout, stderr } = await new Deno.Command(Deno.execPath(), {
+    args: ["run", "--no-prompt", "--no-lock", "--no-check", ...flags, script],
+    env: options.env,
+    stdin: "null",
+    stdout: "piped",
+    stderr: "piped",
+  }).output();
+  await Deno.remove(script);
+  const text = new TextDecoder().decode(stdout).trim();
+  assert(text !== "", new TextDecoder().decode(stderr));
+  return JSON.parse(text);
+}
+
+Deno.test("with a library in the cache, reading it and ffi are all the permissions that are needed", async () => {
+  const cache = await cacheFolder();
+  const built = await buildLibrary();
+  const flags = [`--allow-read=${cache},${root}/dylib`, `--allow-ffi=${cache}`];
+  const opened = await open(flags, { cache });
+  assertEquals(opened, { kind: "cpu", path: built.path, sha256: built.sha256 });
+});
+
+Deno.test("each missing permission is named with the flag that grants it", async () => {
+  const cache = await cacheFolder();
+  await buildLibrary();
+  const empty = await Deno.makeTempDir();
+  const read = (folder: string) => `--allow-read=${folder},${root}/dylib`;
+  const cases: [string, string[], { cache?: string }][] = [
+    ["--allow-env=HOME", [], {}],
+    [`--allow-read=${cache}`, [], { cache }],
+    [`--allow-read=${root}/dylib`, [`--allow-read=${cache}`], { cache }],
+    [`--allow-ffi=${cache}`, [read(cache)], { cache }],
+    [`--allow-write=${empty}`, [read(empty)], { cache: empty }],
+    ["--allow-run=c++", [read(empty), `--allow-write=${empty}`], { cache: empty }],
+  ];
+  for (const [flag, granted, options] of cases) {
+    const result = await open(granted, options);
+    assertEquals([result.code, result.flag], ["missing_permission", flag], JSON.stringify(result));
+    assertStringIncludes(result.message, `Run again with ${flag}.`);
+  }
+  await Deno.remove(empty, { recursive: true });
+});
+
+Deno.test("MARKBASE_CACHE names the cache folder, relative or not", async () => {
+  const before = Deno.env.get("MARKBASE_CACHE");
+  try {
+    Deno.env.set("MARKBASE_CACHE", "/some/where/");
+    assertEquals(await cacheFolder(), "/some/where");
+    Deno.env.set("MARKBASE_CACHE", "near");
+    assertEquals(await cacheFolder(), `${Deno.cwd()}/near`);
+    assertEquals(await cacheFolder("/an/option"), "/an/option");
+  } finally {
+    if (before === undefined) Deno.env.delete("MARKBASE_CACHE");
+    else Deno.env.set("MARKBASE_CACHE", before);
+  }
+});
+
+Deno.test("MARKBASE_DYLIB names a ready library; a missing or unusable one is an error that names it", async () => {
+  const built = await buildLibrary();
+  const copy = await Deno.makeTempFile({ suffix: ".so" });
+  await Deno.copyFile(built.path, copy);
+  const flags = ["--allow-env=MARKBASE_DYLIB", `--allow-read=${copy}`, `--allow-ffi=${copy}`];
+  assertEquals(await open(flags, { env: { MARKBASE_DYLIB: copy } }), {
+    kind: "cpu",
+    path: copy,
+    sha256: built.sha256,
+  });
+
+  const all = ["-A"];
+  const missing = await open(all, { env: { MARKBASE_DYLIB: "/no/such/library.so" } });
+  assertEquals(missing.code, "library_not_found");
+  assertStringIncludes(missing.message, "/no/such/library.so");
+  await Deno.writeTextFile(copy, "not a library");
+  const unusable = await open(all, { env: { MARKBASE_DYLIB: copy } });
+  assertEquals(unusable.code, "library_unusable");
+  assertStringIncludes(unusable.message, copy);
+  await Deno.remove(copy);
+});
+
+Deno.test("a library of another ABI version is refused with both versions", async () => {
+  const folder = await Deno.makeTempDir();
+  const { symbols } = await import("../../ffi/symbols.ts");
+  const names = new Set(Object.keys(symbols).map((name) => name.replace(/_async$/, "")));
+  const body = [...names].map((name) => `extern "C" int ${name}() { return 999; }`).join("\n");
+  await Deno.writeTextFile(`${folder}/other.cpp`, body);
+  const path = `${folder}/libother.so`;
+  const compiled = await new Deno.Command("c++", {
+    args: ["-shared", "-fPIC", `${folder}/other.cpp`, "-o", path],
+  }).output();
+  assert(compiled.success);
+  const result = await open(["-A"], { env: { MARKBASE_DYLIB: path } });
+  assertEquals(result.code, "abi_mismatch");
+  assertStringIncludes(result.message, "ABI version 999; this markbase needs 1");
+  await Deno.remove(folder, { recursive: true });
+});
