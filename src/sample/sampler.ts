@@ -149,8 +149,23 @@ export function argmax(values: ArrayLike<number>): number {
 }
 
 /** All finite logits in descending order, ties by lower id. */
-export function rank(logits: Float32Array): Ranked {
-  const ids = Uint32Array.from(logits.keys()).filter((id) => logits[id] > -Infinity);
-  ids.sort((a, b) => logits[b] - logits[a] || a - b);
-  return { ids, values: Float32Array.from(ids, (id) => logits[id]), count: ids.length };
+export function rank(logits: Float32Array): Ranked & { ids: Uint32Array; values: Float32Array } {
+  // One number to sort by: the bits of the logit turned into a descending integer, then the id. It has at most 53 bits for
+  // up to 2^21 tokens, and native sorting of numbers is several times faster than a comparison function.
+  const bits = new Int32Array(logits.buffer, logits.byteOffset, logits.length);
+  const keys = new Float64Array(logits.length);
+  let count = 0;
+  for (let id = 0; id < logits.length; id++) {
+    if (!(logits[id] > -Infinity)) continue;
+    const ascending = logits[id] === 0 ? 0 : bits[id] < 0 ? bits[id] ^ 0x7fffffff : bits[id]; // -0 equals 0
+    keys[count++] = (0x7fffffff - ascending) * ID_RANGE + id;
+  }
+  const sorted = keys.subarray(0, count).sort();
+  const ids = new Uint32Array(count);
+  for (let i = 0; i < count; i++) ids[i] = sorted[i] - Math.floor(sorted[i] / ID_RANGE) * ID_RANGE; // faster than %
+  const values = new Float32Array(count);
+  for (let i = 0; i < count; i++) values[i] = logits[ids[i]];
+  return { ids, values, count };
 }
+
+const ID_RANGE = 2 ** 21;
