@@ -7,6 +7,7 @@
 export class MarkbaseError extends Error {
   /** Stable identifier in `snake_case`. */
   readonly code: string;
+  /** `code` is in `snake_case`; `message` says what to do next. */
   constructor(code: string, message: string, options?: ErrorOptions) {
     super(message, options);
     this.name = new.target.name;
@@ -25,6 +26,7 @@ export class TemplateError extends MarkbaseError {}
 
 /** An argument has the wrong type, range or combination. */
 export class InvalidArgument extends MarkbaseError {
+  /** Code `invalid_argument`. */
   constructor(message: string, options?: ErrorOptions) {
     super("invalid_argument", message, options);
   }
@@ -32,6 +34,7 @@ export class InvalidArgument extends MarkbaseError {
 
 /** An option that this version does not know; nothing is ignored silently. */
 export class UnknownOption extends MarkbaseError {
+  /** Code `unknown_option`; `known` lists what there is. */
   constructor(option: string, known: readonly string[]) {
     super("unknown_option", `Unknown option "${option}". Known options: ${known.join(", ")}.`);
   }
@@ -39,6 +42,7 @@ export class UnknownOption extends MarkbaseError {
 
 /** A model, session, device, buffer or pass was used after it was disposed. */
 export class Disposed extends MarkbaseError {
+  /** Code `disposed`; `what` begins the sentence, as in "A session". */
   constructor(what: string) {
     super("disposed", `${what} was used after it was disposed. Keep it in scope, or create a new one.`);
   }
@@ -52,26 +56,44 @@ export class LibraryError extends MarkbaseError {}
 
 /** A Deno permission is missing; the message has the exact flag. */
 export class MissingPermission extends MarkbaseError {
-  constructor(readonly flag: string, purpose: string, options?: ErrorOptions) {
+  /** The flag that grants the permission, such as `--allow-read=models`. */
+  readonly flag: string;
+  /** Code `missing_permission`; `purpose` completes "markbase needs FLAG …". */
+  constructor(flag: string, purpose: string, options?: ErrorOptions) {
     super("missing_permission", `markbase needs ${flag} ${purpose}. Run again with ${flag}.`, options);
+    this.flag = flag;
   }
 }
 
 /** A request does not fit in the memory it may use. */
 export class MemoryLimit extends MarkbaseError {
-  constructor(what: string, readonly neededBytes: number, readonly availableBytes: number, next: string) {
+  /** Bytes that the request needs. */
+  readonly neededBytes: number;
+  /** Bytes that it may use. */
+  readonly availableBytes: number;
+  /** Code `memory_limit`; `next` says what can be done. */
+  constructor(what: string, neededBytes: number, availableBytes: number, next: string) {
     super("memory_limit", `${what} needs ${neededBytes} bytes but ${availableBytes} are available. ${next}`);
+    this.neededBytes = neededBytes;
+    this.availableBytes = availableBytes;
   }
 }
 
 /** A sequence would pass the context length. */
 export class ContextFull extends MarkbaseError {
-  constructor(readonly tokens: number, readonly contextLength: number) {
+  /** Tokens that the sequence would hold. */
+  readonly tokens: number;
+  /** Tokens that it may hold. */
+  readonly contextLength: number;
+  /** Code `context_full`. */
+  constructor(tokens: number, contextLength: number) {
     super(
       "context_full",
       `The sequence would hold ${tokens} tokens but the context length is ${contextLength}. ` +
         `Shorten the prompt, lower maxTokens, or load with a larger contextLength.`,
     );
+    this.tokens = tokens;
+    this.contextLength = contextLength;
   }
 }
 

@@ -2,7 +2,6 @@
  * Typed face of the untyped `deno-std` assertions, the only `@std` that the npm registry carries.
  * Tests import it as `@std/assert`.
  */
-// deno-lint-ignore no-explicit-any
 import * as untyped from "npm:deno-std@1.4.0/assert/mod.js";
 
 // deno-lint-ignore no-explicit-any
