@@ -1,0 +1,44 @@
+// attention_params.h: arguments of the attention kernels and of kv_write, for the shaders and for dylib/gpu.
+#ifndef MARKBASE_ATTENTION_PARAMS_H
+#define MARKBASE_ATTENTION_PARAMS_H
+
+enum AttentionParamFlags {
+  kOwnKey = 1,         // the row's own k and v come from qkv; otherwise its pages hold them already
+  kStoreOwnKey = 2,    // and this dispatch writes them to the pages
+  kValueIsKey = 4,     // v is the raw k
+  kNormaliseValue = 8  // v is normalised without weight
+};
+
+enum {
+  kNoNorm = 0xff,       // in place of a norm's format: the vector stays as it is
+  kMostPairs = 256,     // of a head: head size 512
+  kBlockTokens = 256,   // keys of the smallest part of a context that decode attention splits off
+  kMostSplits = 64      // parts of one row's context
+};
+
+struct AttentionParams {
+  uint32_t heads, kv_heads;
+  uint32_t stride;              // floats from one row of q, k or v to the next
+  uint32_t k_column, v_column;  // where k and v begin in a row
+  uint32_t first_row, rows;     // rows of the op that the dispatch covers; bindings begin at the first
+  uint32_t gathered;            // 1: rows of the op are output rows
+  uint32_t group, groups;       // page group of the op, page groups of the plan
+  uint32_t plane, planes;       // K's plane in a page (V's is the next), planes of a page
+  uint32_t window;              // tokens, 0: all
+  uint32_t flags;               // AttentionParamFlags
+  uint32_t q_norm, k_norm;      // formats of the weights, or kNoNorm
+  uint32_t splits;              // parts that the longest row of the dispatch has
+  uint32_t rotated_pairs;
+  float eps;
+  float score_scale;            // times log2(e): the kernels work with powers of two
+  // Pair i turns by position · turns[i] / 2^64 full turns, so that the angle is exact at any position.
+  uint32_t turns_high[kMostPairs], turns_low[kMostPairs];
+};
+
+// The second half of split attention.
+struct AttentionReduceParams {
+  uint32_t heads, head_dim;
+  uint32_t first_row, gathered, window, splits;
+};
+
+#endif

@@ -1,0 +1,308 @@
+// attention_prefill.metal: flash attention of prefill rows, 16 rows of one query head in a threadgroup. The keys are in the
+// pages already (kv_write). Each simdgroup owns a slice of the head's dimensions: it multiplies its slice of Q and K, the
+// slices' scores are added in order, and it accumulates its slice of the result. Q and the result stay in registers.
+//
+// Pages are taken in order of absolute position, and one that a row does not see changes nothing of it, so a row's result
+// does not depend on the rows beside it.
+#include "attention_head.h"
+
+constant constexpr uint kTileRows = 16;
+// Scratch of one simdgroup, in floats: a 16×32 tile of scores, or some keys or values of its slice.
+constant constexpr uint kRegion = 640;
+constant constexpr uint kScoreStride = 40;  // of a row of 32 scores; as all strides here, chosen against bank conflicts
+// Scores are relative to a largest one that is raised only when another exceeds it by this much (as a power of two).
+constant constexpr float kSlack = 8.0f;
+
+#define SIMDGROUPS(D) (D < 64 ? 4 : 8)
+#define SLICE(D) (D / SIMDGROUPS(D))
+// Row stride of a staged slice, and how many keys of it fit into a region.
+#define STAGE_STRIDE(T, D) (SLICE(D) + 16 / sizeof(T))
+#define STAGE_KEYS(T, D) (SLICE(D) * sizeof(T) <= 64 ? 32 : 2048 / (SLICE(D) * sizeof(T)))
+
+// Copies one simdgroup's slice of STAGE_KEYS keys or values, from slot `slot` of a page on, as T. Slots outside
+// [from, end), which no row sees, become zero: they may hold anything.
+template <typename T, typename P, int D>
+static inline void stage(
+    device const P* page, uint slot, uint from, uint end, uint lane, threadgroup T* to)
+{
+  const uint runs = SLICE(D) / 8;
+  #pragma clang loop unroll(full)
+  for (uint run = lane; run < STAGE_KEYS(T, D) * runs; run += 32) {
+    const uint key = run / runs;
+    const uint column = run % runs * 8;
+    float x[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    if (slot + key >= from && slot + key < end) {
+      load_eight(page + (slot + key) * D + column, x);
+    }
+    threadgroup vec<T, 4>* at = (threadgroup vec<T, 4>*)(to + key * STAGE_STRIDE(T, D) + column);
+    at[0] = vec<T, 4>(float4(x[0], x[1], x[2], x[3]));
+    at[1] = vec<T, 4>(float4(x[4], x[5], x[6], x[7]));
+  }
+}
+
+// Half operands: a power of two that brings the largest of a row's values to 1…2; `back` undoes it. Otherwise 1.
+template <typename T>
+static inline float row_scale(float largest, thread float& back) {
+  const uint exponent = clamp(as_type<uint>(largest) >> 23, 1u, 253u);
+  if (sizeof(T) == 4 || largest == 0.0f) {
+    back = 1.0f;
+    return 1.0f;
+  }
+  back = as_type<float>(exponent << 23);
+  return as_type<float>((254u - exponent) << 23);
+}
+
+// Grid: tiles of 16 rows, heads. T: operand type of the products; P: storage type of the pages.
+// qkv: f32 [rows, stride]; pages: P [pages, planes, kv_heads, 32, D]; y: f32 [rows, heads, D]
+template <typename T, typename P, int D>
+[[kernel]] [[max_total_threads_per_threadgroup(256)]] void attention_prefill(
+    device const float* qkv [[buffer(0)]],
+    device const uchar* q_norm [[buffer(1)]],
+    device const P* pages [[buffer(2)]],
+    device const uint* input [[buffer(3)]],
+    device float* y [[buffer(4)]],
+    constant AttentionParams& p [[buffer(5)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]])
+{
+  threadgroup float4 regions[SIMDGROUPS(D) * kRegion / 4];
+  threadgroup T weights[kTileRows * kScoreStride];
+  threadgroup uint row_position[kTileRows];
+  threadgroup uint row_sequence[kTileRows];
+  threadgroup float row_scales[kTileRows];
+  threadgroup float row_fade[kTileRows];
+  threadgroup float row_sum[kTileRows];
+
+  const uint tile = group.x * kTileRows;
+  const uint tile_rows = min(p.rows - tile, kTileRows);
+  const uint head = group.y;
+  const uint kv_head = head / (p.heads / p.kv_heads);
+  const uint column = simdgroup * SLICE(D);
+  threadgroup float* region = (threadgroup float*)regions + simdgroup * kRegion;
+  threadgroup T* staged = (threadgroup T*)region;
+
+  if (tid < kTileRows) {
+    const uint row = input_row(input, p, tile + min(tid, tile_rows - 1));
+    row_position[tid] = input_position(input)[row];
+    row_sequence[tid] = input_sequence(input)[row];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  // Q of eight rows at a time, normalised and rotated, then each simdgroup's slice of it.
+  simdgroup_matrix<T, 8, 8> q[SLICE(D) / 8][2];
+  threadgroup T* q_rows = (threadgroup T*)regions;
+  const uint q_stride = D + 16 / sizeof(T);
+  #pragma clang loop unroll(full)
+  for (uint upper = 0; upper < 2; upper++) {
+    for (uint i = simdgroup; i < 8; i += SIMDGROUPS(D)) {
+      const uint row = 8 * upper + i;
+      float low[PAIRS(D)];
+      float high[PAIRS(D)];
+      head_q<D>(
+          qkv + (tile + min(row, tile_rows - 1)) * p.stride, q_norm, p, head, row_position[row], lane, low, high);
+      float largest = 0.0f;
+      for (uint m = 0; m < PAIRS(D); m++) {
+        largest = max3(largest, fabs(low[m]), fabs(high[m]));
+      }
+      float back;
+      const float scale = row_scale<T>(simd_max(largest), back);
+      for (uint m = 0; m < PAIRS(D); m++) {
+        low[m] *= scale;
+        high[m] *= scale;
+      }
+      head_share<T, D>(q_rows + i * q_stride, lane, low, high);
+      if (lane == 0) {
+        row_scales[row] = back * p.score_scale;
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    #pragma clang loop unroll(full)
+    for (uint k = 0; k < SLICE(D) / 8; k++) {
+      simdgroup_load(q[k][upper], q_rows + column + 8 * k, q_stride);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+
+  simdgroup_matrix<float, 8, 8> o[SLICE(D) / 8][2];
+  #pragma clang loop unroll(full)
+  for (uint n = 0; n < SLICE(D) / 8; n++) {
+    o[n][0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    o[n][1] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+
+  // Softmax: neighbouring lanes share a row, and each keeps the row's state.
+  const uint row_lanes = SIMDGROUPS(D) * 32 / kTileRows;
+  const uint my_row = tid / row_lanes;
+  const uint my_position = row_position[my_row];
+  const uint my_first = first_key(p, my_position);
+  const float my_scale = row_scales[my_row];
+  float largest = kNoScore;
+  float sum = 0.0f;
+
+  // Neighbouring rows of one sequence are a run; most tiles are one run.
+  for (uint run = 0; run < tile_rows;) {
+    const uint sequence = row_sequence[run];
+    uint run_end = run;
+    uint first = 0xffffffffu;
+    uint last = 0;
+    for (; run_end < tile_rows && row_sequence[run_end] == sequence; run_end++) {
+      first = min(first, first_key(p, row_position[run_end]));
+      last = max(last, row_position[run_end]);
+    }
+    const bool in_run = my_row >= run && my_row < run_end;
+    for (uint page = first / kTokensPerPage; page <= last / kTokensPerPage; page++) {
+      const uint base = page * kTokensPerPage;
+      const uint id = input_page(input, p.groups, p.group, sequence, base);
+      if (id == kNoPage) {
+        continue;  // between the windows of rows far apart
+      }
+      const uint from = max(first, base) - base;
+      const uint end = min(last + 1 - base, kTokensPerPage);
+
+      // This slice's part of the scores, 16 rows × 32 keys.
+      device const P* keys = pages + page_offset<D>(p, id, p.plane, kv_head) + column;
+      simdgroup_matrix<float, 8, 8> scores[4][2];
+      #pragma clang loop unroll(full)
+      for (uint slot = 0; slot < kTokensPerPage; slot += 8) {
+        if (slot % STAGE_KEYS(T, D) == 0) {
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+          stage<T, P, D>(keys, slot, from, end, lane, staged);
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+        scores[slot / 8][0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        scores[slot / 8][1] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        #pragma clang loop unroll(full)
+        for (uint k = 0; k < SLICE(D) / 8; k++) {
+          simdgroup_matrix<T, 8, 8> key;
+          simdgroup_load(
+              key, staged + slot % STAGE_KEYS(T, D) * STAGE_STRIDE(T, D) + 8 * k, STAGE_STRIDE(T, D), ulong2(0, 0), true);
+          tile_mma(scores[slot / 8], q[k], key);
+        }
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      #pragma clang loop unroll(full)
+      for (uint n = 0; n < 4; n++) {
+        simdgroup_store(scores[n][0], region + 8 * n, kScoreStride);
+        simdgroup_store(scores[n][1], region + 8 * kScoreStride + 8 * n, kScoreStride);
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+
+      // Weights 2^(score - largest) of this lane's keys: every row_lanes-th of its row.
+      float score[32 * kTileRows / (32 * SIMDGROUPS(D))];
+      float best = kNoScore;
+      #pragma clang loop unroll(full)
+      for (uint c = 0; c < kTokensPerPage / row_lanes; c++) {
+        const uint slot = tid % row_lanes + c * row_lanes;
+        float product = 0.0f;
+        for (uint s = 0; s < SIMDGROUPS(D); s++) {
+          product += ((threadgroup const float*)regions)[s * kRegion + my_row * kScoreStride + slot];
+        }
+        const uint position = base + slot;
+        const bool visible = in_run && position >= my_first && position <= my_position;
+        score[c] = visible ? product * my_scale : kNoScore;
+        best = max(best, score[c]);
+      }
+      #pragma clang loop unroll(full)
+      for (uint step = row_lanes / 2; step > 0; step /= 2) {
+        best = max(best, simd_shuffle_xor(best, ushort(step)));
+      }
+      float fade = 1.0f;
+      if (sum == 0.0f) {
+        largest = best;
+      } else if (best > largest + kSlack) {
+        fade = exp2(largest - best);
+        largest = best;
+      }
+      float added = 0.0f;
+      #pragma clang loop unroll(full)
+      for (uint c = 0; c < kTokensPerPage / row_lanes; c++) {
+        const float weight = score[c] == kNoScore ? 0.0f : exp2(score[c] - largest);
+        weights[my_row * kScoreStride + tid % row_lanes + c * row_lanes] = T(weight);
+        added += weight;
+      }
+      #pragma clang loop unroll(full)
+      for (uint step = row_lanes / 2; step > 0; step /= 2) {
+        added += simd_shuffle_xor(added, ushort(step));
+      }
+      sum = fma(sum, fade, added);
+      if (tid % row_lanes == 0) {
+        row_fade[my_row] = fade;
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+
+      // The result so far, relative to the new largest scores: through memory, since matrices have no elements.
+      if (simd_any(row_fade[lane % kTileRows] != 1.0f)) {
+        #pragma clang loop unroll(full)
+        for (uint upper = 0; upper < 2; upper++) {
+          #pragma clang loop unroll(full)
+          for (uint n = 0; n < SLICE(D) / 8; n++) {
+            simdgroup_store(o[n][upper], region + 8 * n, SLICE(D));
+          }
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+          for (uint i = lane; i < 8 * SLICE(D); i += 32) {
+            region[i] *= row_fade[8 * upper + i / SLICE(D)];
+          }
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+          #pragma clang loop unroll(full)
+          for (uint n = 0; n < SLICE(D) / 8; n++) {
+            simdgroup_load(o[n][upper], region + 8 * n, SLICE(D));
+          }
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+      }
+
+      device const P* values = pages + page_offset<D>(p, id, p.plane + 1, kv_head) + column;
+      #pragma clang loop unroll(full)
+      for (uint slot = 0; slot < kTokensPerPage; slot += 8) {
+        if (slot % STAGE_KEYS(T, D) == 0) {
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+          stage<T, P, D>(values, slot, from, end, lane, staged);
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+        simdgroup_matrix<T, 8, 8> weight[2];
+        simdgroup_load(weight[0], weights + slot, kScoreStride);
+        simdgroup_load(weight[1], weights + 8 * kScoreStride + slot, kScoreStride);
+        #pragma clang loop unroll(full)
+        for (uint n = 0; n < SLICE(D) / 8; n++) {
+          simdgroup_matrix<T, 8, 8> value;
+          simdgroup_load(
+              value, staged + slot % STAGE_KEYS(T, D) * STAGE_STRIDE(T, D) + 8 * n, STAGE_STRIDE(T, D));
+          tile_mma(o[n], weight, value);
+        }
+      }
+    }
+    run = run_end;
+  }
+
+  if (tid % row_lanes == 0) {
+    row_sum[my_row] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  #pragma clang loop unroll(full)
+  for (uint upper = 0; upper < 2; upper++) {
+    #pragma clang loop unroll(full)
+    for (uint n = 0; n < SLICE(D) / 8; n++) {
+      simdgroup_store(o[n][upper], region + 8 * n, SLICE(D));
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = lane; i < 8 * SLICE(D); i += 32) {
+      const uint row = 8 * upper + i / SLICE(D);
+      if (row < tile_rows) {
+        y[((tile + row) * p.heads + head) * D + column + i % SLICE(D)] = region[i] / row_sum[row];
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+#define PREFILL(PRECISION, T, F, P, D) \
+  template [[host_name(TEXT(attention_prefill_##F##_d##D##_##PRECISION))]] [[kernel]] decltype(attention_prefill<T, P, D>) attention_prefill<T, P, D>;
+#define SIZES(PRECISION, T, F, P) \
+  PREFILL(PRECISION, T, F, P, 32) PREFILL(PRECISION, T, F, P, 64) PREFILL(PRECISION, T, F, P, 128) \
+  PREFILL(PRECISION, T, F, P, 256) PREFILL(PRECISION, T, F, P, 512)
+SIZES(exact, float, f32, float)
+SIZES(exact, float, f16, half)
+SIZES(fast, half, f32, float)
+SIZES(fast, half, f16, half)
