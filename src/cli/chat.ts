@@ -63,9 +63,13 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
   // Ctrl-C stops the running reply; with none running it leaves.
   const interrupt = () => reply ? reply.abort(new DOMException("Stopped.", "AbortError")) : terminal.close();
   terminal.on("SIGINT", interrupt);
+  // Piped input may end while a reply runs; the lines that came before are still answered.
+  let ended = false;
+  terminal.on("close", () => ended = true);
+  const ask = () => ended || terminal.prompt();
   Deno.addSignalListener("SIGINT", interrupt);
   try {
-    terminal.prompt();
+    ask();
     for await (const line of terminal) {
       const text = line.trim();
       if (text === "/exit" || text === "/quit") break;
@@ -75,7 +79,7 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
         await answer(model, conversation, text, { ...options, signal: reply.signal });
         reply = null;
       }
-      terminal.prompt();
+      ask();
     }
   } finally {
     Deno.removeSignalListener("SIGINT", interrupt);

@@ -1,0 +1,124 @@
+import { assert, assertEquals, assertMatch, assertStringIncludes } from "@std/assert";
+
+const main = new URL("../../src/cli/main.ts", import.meta.url).pathname;
+
+interface Outcome {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** Runs one command line in a process of its own. */
+async function markbase(args: string[], input = ""): Promise<Outcome> {
+  const child = new Deno.Command(Deno.execPath(), {
+    args: ["run", "-A", main, ...args],
+    env: { NO_COLOR: "1" },
+    stdin: "piped",
+    stdout: "piped",
+    stderr: "piped",
+  }).spawn();
+  const writer = child.stdin.getWriter();
+  await writer.write(new TextEncoder().encode(input));
+  await writer.close();
+  const { code, stdout, stderr } = await child.output();
+  return { code, stdout: new TextDecoder().decode(stdout), stderr: new TextDecoder().decode(stderr) };
+}
+
+Deno.test("generate answers a prompt given as words", async () => {
+  assertEquals(await markbase(["generate", "What is 27 + 45?", "--temperature", "0"]), {
+    code: 0,
+    stdout: "72\n",
+    stderr: "",
+  });
+});
+
+Deno.test("generate reads the prompt from standard input and prints JSON", async () => {
+  const { code, stdout } = await markbase(
+    ["generate", "--json", "--temperature", "0"],
+    "What is the capital of Japan?\n",
+  );
+  const reply = JSON.parse(stdout);
+  assertEquals(code, 0);
+  assertEquals(reply.text, "The capital of Japan is Tokyo.");
+  assertEquals(reply.finishReason, "stop");
+  assertMatch(reply.receipt.library, /^[0-9a-f]{64}$/);
+});
+
+Deno.test("generate refuses an empty prompt", async () => {
+  const { code, stderr } = await markbase(["generate"], "  \n");
+  assertEquals(code, 2);
+  assertStringIncludes(stderr, "The prompt is empty");
+});
+
+Deno.test("generate names a model that is not there", async () => {
+  const { code, stderr } = await markbase(["generate", "hello", "--model", "no/such/folder"]);
+  assertEquals(code, 1);
+  assertStringIncludes(stderr, "no/such/folder");
+});
+
+Deno.test("chat keeps the conversation over turns and knows its commands", async () => {
+  const { code, stdout } = await markbase(
+    ["chat", "--temperature", "0"],
+    [
+      "My name is Grace.",
+      "What is my name?",
+      "/stats",
+      "/undo",
+      "/nonsense",
+      "/clear",
+      "What is 2 + 2?",
+      "/exit",
+      "never",
+    ].join("\n"),
+  );
+  assertEquals(code, 0);
+  assertStringIncludes(stdout, "Your name is Grace.");
+  assertMatch(stdout, /\d+ prompt tokens, \d+ generated/);
+  assertStringIncludes(stdout, "Unknown command /nonsense");
+  assertMatch(stdout, /^.*4$/m);
+  assert(!stdout.includes("never"));
+});
+
+Deno.test("explain prints the layers, and JSON for programs", async () => {
+  const text = await markbase(["explain", "--on", "M4 Max"]);
+  assertEquals(text.code, 0);
+  assertStringIncludes(text.stdout, "predicted on M4 Max");
+  assertEquals(text.stdout.split("\n").filter((line) => /^ +\d+ {2}(sliding|full)/.test(line)).length, 9);
+  const json = JSON.parse((await markbase(["explain", "--json", "--rows", "64"])).stdout);
+  assertEquals(json.variant, "prefill");
+  assertEquals(json.layers.length, 9);
+});
+
+Deno.test("explain needs no weights", async () => {
+  const folder = await Deno.makeTempDir();
+  try {
+    const config = new URL("../../examples/tiny/config.json", import.meta.url);
+    await Deno.copyFile(config, `${folder}/config.json`);
+    const { code, stdout, stderr } = await markbase(["explain", "--model", folder]);
+    assertEquals({ code, stderr }, { code: 0, stderr: "" });
+    assertStringIncludes(stdout, "9 layers");
+  } finally {
+    await Deno.remove(folder, { recursive: true });
+  }
+});
+
+Deno.test("doctor checks the machine and says what it lacks", async () => {
+  const { code, stdout } = await markbase(["doctor", "--json"]);
+  const findings: { name: string; state: string }[] = JSON.parse(stdout);
+  assertEquals(code, 0);
+  assertEquals(findings.find((finding) => finding.name === "cpu")?.state, "ok");
+  assertEquals(findings.find((finding) => finding.name === "model")?.state, "ok");
+});
+
+Deno.test("wrong usage exits with 2 and says what is right", async () => {
+  assertEquals((await markbase([])).code, 2);
+  const command = await markbase(["genrate"]);
+  assertEquals(command.code, 2);
+  assertStringIncludes(command.stderr, "generate");
+  const flag = await markbase(["generate", "--temprature", "1", "x"]);
+  assertEquals(flag.code, 2);
+  assertStringIncludes(flag.stderr, "--temperature");
+  const help = await markbase(["chat", "--help"]);
+  assertEquals(help.code, 0);
+  assertStringIncludes(help.stdout, "--max-tokens");
+});
