@@ -2,14 +2,14 @@
 #ifndef MARKBASE_ATTENTION_PARAMS_H
 #define MARKBASE_ATTENTION_PARAMS_H
 
-enum AttentionParamFlags {
+enum AttentionParamFlags : uint32_t {
   kOwnKey = 1,         // the row's own k and v come from qkv; otherwise its pages hold them already
   kStoreOwnKey = 2,    // and this dispatch writes them to the pages
   kValueIsKey = 4,     // v is the raw k
   kNormaliseValue = 8  // v is normalised without weight
 };
 
-enum {
+enum : uint32_t {
   kNoNorm = 0xff,       // in place of a norm's format: the vector stays as it is
   kMostPairs = 256,     // of a head: head size 512
   kBlockTokens = 256,   // keys of the smallest part of a context that decode attention splits off

@@ -1,0 +1,335 @@
+// candidates.metal: the best 256 tokens of each row, and its log-sum-exps, by lists: candidates_chunk makes one for each 8192
+// logits, candidates_merge makes one of 34 where there are more, candidates_finish sorts the last.
+//
+// A list has 256 entries of 64 bits in no particular order. An entry orders as its token does: the adjusted logit
+// above, the lower id first among equals. 0 is no token. Beside each list stand four sums over its tokens.
+#include "common.h"
+#include "input_block.h"
+#include "candidates_params.h"
+
+constant constexpr uint kSimdgroups = kSelectThreads / 32;
+constant constexpr float kNoLogit = -FLT_MAX;
+constant constexpr uint kMinusInfinity = 0xff800000u;
+constant constexpr uint kNoToken = 0xffffffffu;
+
+// The order of floats as that of unsigned integers; -0 equals 0, and no number becomes 0.
+static inline uint order_of(float x) {
+  const uint bits = as_type<uint>(x) == 0x80000000u ? 0 : as_type<uint>(x);
+  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+}
+static inline float logit_of(ulong entry) {
+  const uint order = uint(entry >> 32);
+  return as_type<float>(order ^ ((order >> 31) != 0 ? 0x80000000u : 0xffffffffu));
+}
+static inline uint token_of(ulong entry) {
+  return ~uint(entry);
+}
+
+static inline uint threadgroup_count(uint count, threadgroup uint* partial, uint simdgroup, uint lane) {
+  const uint sum = simd_sum(count);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane == 0) {
+    partial[simdgroup] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  uint total = 0;
+  for (uint i = 0; i < kSimdgroups; i++) {
+    total += partial[i];
+  }
+  return total;
+}
+
+static inline float threadgroup_largest(float x, threadgroup float* partial, uint simdgroup, uint lane) {
+  const float largest = simd_max(x);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane == 0) {
+    partial[simdgroup] = largest;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float total = partial[0];
+  for (uint i = 1; i < kSimdgroups; i++) {
+    total = max(total, partial[i]);
+  }
+  return total;
+}
+
+// Puts the best 256 of the threadgroup's entries, N for each thread, into list[256], 0 where there are fewer.
+//
+// The 256th best is found bit by bit from the top: a bit stays set if at least 256 entries are no less. Entries differ (those
+// of no token apart), so this ends with exactly 256 above or with 0, and mostly long before the last bit.
+template <int N>
+static inline void select_best(
+    thread const ulong* entries, threadgroup ulong* list, threadgroup uint* partial, uint tid, uint simdgroup, uint lane)
+{
+  ulong least = 0;
+  uint above = kListEntries + 1;
+  for (uint bit = 64; bit > 0 && above != kListEntries; bit--) {
+    const ulong raised = least | (ulong(1) << (bit - 1));
+    uint count = 0;
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < N; i++) {
+      count += entries[i] >= raised ? 1 : 0;
+    }
+    count = threadgroup_count(count, partial, simdgroup, lane);
+    if (count >= kListEntries) {
+      least = raised;
+      above = count;
+    }
+  }
+  least = max(least, ulong(1));
+  uint mine = 0;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    mine += entries[i] >= least ? 1 : 0;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  list[tid] = 0;
+  const uint before = simd_prefix_exclusive_sum(mine);
+  if (lane == 31) {
+    partial[simdgroup] = before + mine;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  uint at = before;
+  for (uint i = 0; i < simdgroup; i++) {
+    at += partial[i];
+  }
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    if (entries[i] >= least) {
+      list[at] = entries[i];
+      at++;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// Sorts 256 entries, largest first, with a bitonic network.
+static inline void sort_list(threadgroup ulong* list, uint tid) {
+  for (uint size = 2; size <= kListEntries; size *= 2) {
+    for (uint step = size / 2; step > 0; step /= 2) {
+      const uint other = tid ^ step;
+      if (other > tid) {
+        const ulong a = list[tid];
+        const ulong b = list[other];
+        const bool descending = (tid & size) == 0;
+        if ((a < b) == descending) {
+          list[tid] = b;
+          list[other] = a;
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+  }
+}
+
+// Sums of a list: the largest raw logit, Σ e^(raw - it), the largest adjusted logit of an allowed token, and
+// Σ e^((adjusted - it) / temperature).
+struct Sums {
+  float raw_largest;
+  float raw_sum;
+  float largest;
+  float sum;
+};
+
+static inline void load_sums(device const float* from, thread Sums& s) {
+  s.raw_largest = from[0];
+  s.raw_sum = from[1];
+  s.largest = from[2];
+  s.sum = from[3];
+}
+
+static inline void store_sums(device float* to, thread const Sums& s) {
+  to[0] = s.raw_largest;
+  to[1] = s.raw_sum;
+  to[2] = s.largest;
+  to[3] = s.sum;
+}
+
+// The sums of `count` lists, in order.
+static inline void add_sums(device const float* lists, uint count, float temperature, thread Sums& total) {
+  total.raw_largest = kNoLogit;
+  total.largest = kNoLogit;
+  for (uint i = 0; i < count; i++) {
+    total.raw_largest = max(total.raw_largest, lists[4 * i]);
+    total.largest = max(total.largest, lists[4 * i + 2]);
+  }
+  total.raw_sum = 0.0f;
+  total.sum = 0.0f;
+  for (uint i = 0; i < count; i++) {
+    total.raw_sum += lists[4 * i + 1] * exp(lists[4 * i] - total.raw_largest);
+    if (lists[4 * i + 3] > 0.0f) {
+      total.sum += lists[4 * i + 3] * exp((lists[4 * i + 2] - total.largest) / temperature);
+    }
+  }
+}
+
+// First index in [from, to) of ascending ids whose id is not below `id`, or `to`.
+static inline uint lower_bound(device const uint* ids, uint from, uint to, uint id) {
+  while (from < to) {
+    const uint middle = from + (to - from) / 2;
+    if (ids[middle] < id) {
+      from = middle + 1;
+    } else {
+      to = middle;
+    }
+  }
+  return from;
+}
+
+// This thread's entry of each list, 0 beyond `count`.
+static inline void load_lists(device const ulong* entries, uint count, uint tid, thread ulong* found) {
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < kMergedLists; i++) {
+    found[i] = i < count ? entries[i * kListEntries + tid] : 0;
+  }
+}
+
+// One chunk of a row. Grid: chunks, rows.
+// logits: f32 [rows, V]; entries: u64 [rows, lists, 256]; sums: f32 [rows, lists, 4]
+[[kernel]] [[max_total_threads_per_threadgroup(256)]] void candidates_chunk(
+    device const float* logits [[buffer(0)]],
+    device const uint* input [[buffer(1)]],
+    device ulong* entries [[buffer(2)]],
+    device float* sums [[buffer(3)]],
+    constant CandidatesParams& p [[buffer(4)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]])
+{
+  threadgroup ulong list[kListEntries];
+  threadgroup float partial[kSimdgroups];
+  threadgroup uint counts[kSimdgroups];
+
+  const uint row = p.first_row + group.y;
+  const uint begin = group.x * kChunkLogits;
+  const uint end = min(begin + kChunkLogits, p.vocabulary);
+  device const float* x = logits + ulong(group.y) * p.vocabulary;
+  const float temperature = input_temperature(input, p.groups)[row];
+  const uint mask_index = input_mask_of(input, p.groups)[row];
+  device const uint* mask = input_mask(input, p.groups) + ulong(mask_index == kNoPage ? 0 : mask_index) * ((p.vocabulary + 31) / 32);
+
+  // Adjustments of the chunk's tokens: [low, high) of the row's, by ascending id.
+  device const uint* ids = input_adjustment_id(input, p.groups);
+  device const float* multiply = input_adjustment_multiply(input, p.groups);
+  device const float* add = input_adjustment_add(input, p.groups);
+  const uint first = input_adjustment_start(input, p.groups)[row];
+  const uint last = input_adjustment_start(input, p.groups)[row + 1];
+  const uint low = lower_bound(ids, first, last, begin);
+  const uint high = lower_bound(ids, low, last, end);
+
+  ulong found[kChunkLogits / kSelectThreads];
+  Sums s;
+  s.raw_largest = kNoLogit;
+  s.largest = kNoLogit;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < kChunkLogits / kSelectThreads; i++) {
+    const uint id = begin + i * kSelectThreads + tid;
+    found[i] = 0;
+    if (id < end) {
+      float value = x[id];
+      s.raw_largest = max(s.raw_largest, value);
+      if (low < high) {
+        const uint a = lower_bound(ids, low, high, id);
+        if (a < high && ids[a] == id) {
+          value = (value > 0.0f ? value * multiply[a] : value / multiply[a]) + add[a];
+        }
+      }
+      if (mask_index == kNoPage || (mask[id / 32] >> (id % 32) & 1) != 0) {
+        found[i] = (ulong(order_of(value)) << 32) | ulong(~id);
+        s.largest = max(s.largest, value);
+      }
+    }
+  }
+  s.raw_largest = threadgroup_largest(s.raw_largest, partial, simdgroup, lane);
+  s.largest = threadgroup_largest(s.largest, partial, simdgroup, lane);
+  s.raw_sum = 0.0f;
+  s.sum = 0.0f;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < kChunkLogits / kSelectThreads; i++) {
+    const uint id = begin + i * kSelectThreads + tid;
+    if (id < end) {
+      s.raw_sum += exp(x[id] - s.raw_largest);
+    }
+    if (found[i] != 0) {
+      s.sum += exp((logit_of(found[i]) - s.largest) / temperature);
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  s.raw_sum = threadgroup_sum(s.raw_sum, partial, kSimdgroups, simdgroup, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  s.sum = threadgroup_sum(s.sum, partial, kSimdgroups, simdgroup, lane);
+
+  select_best<kChunkLogits / kSelectThreads>(found, list, counts, tid, simdgroup, lane);
+  const uint at = group.y * p.lists + group.x;
+  entries[at * kListEntries + tid] = list[tid];
+  if (tid == 0) {
+    store_sums(sums + 4 * at, s);
+  }
+}
+
+// One list of up to 34. Grid: lists that are written, rows. Shapes as above.
+[[kernel]] [[max_total_threads_per_threadgroup(256)]] void candidates_merge(
+    device const ulong* entries [[buffer(0)]],
+    device const float* sums [[buffer(1)]],
+    device const uint* input [[buffer(2)]],
+    device ulong* merged_entries [[buffer(3)]],
+    device float* merged_sums [[buffer(4)]],
+    constant CandidatesParams& p [[buffer(5)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]])
+{
+  threadgroup ulong list[kListEntries];
+  threadgroup uint counts[kSimdgroups];
+  const uint first = group.x * kMergedLists;
+  const uint count = min(p.lists - first, uint(kMergedLists));
+  const uint from = group.y * p.lists + first;
+  ulong found[kMergedLists];
+  load_lists(entries + from * kListEntries, count, tid, found);
+  select_best<kMergedLists>(found, list, counts, tid, simdgroup, lane);
+  const uint at = group.y * p.merged + group.x;
+  merged_entries[at * kListEntries + tid] = list[tid];
+  if (tid == 0) {
+    Sums s;
+    add_sums(sums + 4 * from, count, input_temperature(input, p.groups)[p.first_row + group.y], s);
+    store_sums(merged_sums + 4 * at, s);
+  }
+}
+
+// The result of a row from its last lists, at most 34. Grid: rows.
+// ids: u32 [rows, 256]; values: f32 [rows, 256]; stats: f32 [rows, 4]
+[[kernel]] [[max_total_threads_per_threadgroup(256)]] void candidates_finish(
+    device const ulong* entries [[buffer(0)]],
+    device const float* sums [[buffer(1)]],
+    device const uint* input [[buffer(2)]],
+    device uint* ids [[buffer(3)]],
+    device float* values [[buffer(4)]],
+    device float* stats [[buffer(5)]],
+    constant CandidatesParams& p [[buffer(6)]],
+    uint row [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]])
+{
+  threadgroup ulong list[kListEntries];
+  threadgroup uint counts[kSimdgroups];
+  const uint from = row * p.lists;
+  ulong found[kMergedLists];
+  load_lists(entries + from * kListEntries, p.lists, tid, found);
+  select_best<kMergedLists>(found, list, counts, tid, simdgroup, lane);
+  sort_list(list, tid);
+  const ulong entry = list[tid];
+  ids[row * kListEntries + tid] = entry == 0 ? kNoToken : token_of(entry);
+  values[row * kListEntries + tid] = entry == 0 ? as_type<float>(kMinusInfinity) : logit_of(entry);
+  if (tid == 0) {
+    const float temperature = input_temperature(input, p.groups)[p.first_row + row];
+    Sums s;
+    add_sums(sums + 4 * from, p.lists, temperature, s);
+    stats[4 * row] = s.raw_largest + log(s.raw_sum);
+    stats[4 * row + 1] = entry == 0 ? as_type<float>(kMinusInfinity) : s.largest / temperature + log(s.sum);
+    stats[4 * row + 2] = entry == 0 ? as_type<float>(kMinusInfinity) : logit_of(entry);
+    stats[4 * row + 3] = 0.0f;
+  }
+}
