@@ -134,6 +134,9 @@ std::string compiled_devices() {
 #if defined(MB_DEVICE_CPU)
   names += "\"cpu\",";
 #endif
+#if defined(MB_DEVICE_METAL)
+  names += "\"metal\",";
+#endif
   if (!names.empty()) names.pop_back();
   return "[" + names + "]";
 }
@@ -142,6 +145,9 @@ std::shared_ptr<Device> open_device(const std::string &kind, const std::string &
   (void)options;
 #if defined(MB_DEVICE_CPU)
   if (kind == "cpu") return open_cpu_device(options);
+#endif
+#if defined(MB_DEVICE_METAL)
+  if (kind == "metal") return open_metal_device(options);
 #endif
   fail(MB_NO_DEVICE, "there is no device \"%s\" in this library; it was built with %s", kind.c_str(),
        compiled_devices().c_str());

@@ -8,7 +8,9 @@ import { LibraryError } from "../src/errors.ts";
 import { cacheFolder } from "../ffi/cache_folder.ts";
 import { requirePermission } from "../ffi/permissions.ts";
 import { COMMON_FLAGS, type Compiler, compilerCommand, findCompiler, ISAS } from "./compiler.ts";
-import { scanSources, sha256, type Sources } from "./sources.ts";
+import { EMBEDDED_UNIT, embedShaders } from "./embed_shaders.ts";
+import { metalCppHeaders } from "./metal_cpp.ts";
+import { type DeviceSources, scanSources, sha256, SHADERS, type Sources, type Unit } from "./sources.ts";
 import shippedSources from "./sources.json" with { type: "json" };
 
 /** Options of `buildLibrary`. */
@@ -20,6 +22,8 @@ export interface BuildOptions {
   signal?: AbortSignal;
   /** folder of the sources (with a `sources.json` where it is remote), ends with a slash; default: this module's */
   sources?: URL;
+  /** devices to build in another way than this system's (the tests' software Metal) */
+  devices?: Record<string, DeviceSources>;
 }
 
 /** A library in the cache folder. */
@@ -57,6 +61,9 @@ interface Recipe {
   link: string[];
 }
 
+/** Stands in flags for the folder of the metal-cpp headers, which are pinned by hash wherever they are. */
+const METAL_CPP = "<metal-cpp>";
+
 const LIBRARY_NAME = Deno.build.os === "darwin" ? "libmarkbase.dylib" : "libmarkbase.so";
 const MAX_JOBS = 8; // compilers at once: each takes up to about 500 MB
 const STALE_MS = 24 * 3600 * 1000; // work folders of killed builds are removed after this
@@ -76,13 +83,18 @@ export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLib
       { name: "read", path: pathOf(base) },
       "to read the sources of its native library",
     );
+    await requirePermission(
+      { name: "read", path: pathOf(new URL(SHADERS, base)) },
+      "to read the sources of its GPU kernels",
+    );
   }
   const sources: Sources = local
     ? await scanSources(base)
     : options.sources
     ? JSON.parse(new TextDecoder().decode(await download(new URL("sources.json", base))))
     : shippedSources;
-  const recipe = makeRecipe(sources, await compilerCommand());
+  const devices = { ...sources.devices, ...options.devices };
+  const recipe = makeRecipe({ ...sources, devices }, await compilerCommand());
   const key = (await sha256(new TextEncoder().encode(JSON.stringify([recipe, Deno.build.target])))).slice(
     0,
     32,
@@ -105,7 +117,11 @@ export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLib
     const objects = local
       ? await ensureFolder(`${cache}/dylib/objects`)
       : await ensureFolder(`${work}/objects`);
-    await compileAll(recipe, compiler, work, objects, options);
+    const embedded = await writeEmbedded(sources, `${work}/src`);
+    const headers = recipe.jobs.some((job) => job.flags.includes(METAL_CPP))
+      ? await metalCppHeaders(options.cache)
+      : "";
+    await compileAll(recipe, { ...sources.files, ...embedded }, headers, compiler, work, objects, options);
     await remove(folder); // a damaged one
     await install(work, folder, compiler);
   } finally {
@@ -121,18 +137,24 @@ export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLib
 /** The compiler calls for this machine. */
 function makeRecipe(sources: Sources, command: string): Recipe {
   const { os, arch } = Deno.build;
-  const devices = Object.entries(sources.devices).filter(([, device]) => device.systems.includes(os));
+  const chosen = Object.entries(sources.devices).filter(([, device]) => device.systems.includes(os));
+  const needed = chosen.map(([, device]) => device.needs);
+  const devices = Object.entries(sources.devices).filter(([name, device]) =>
+    device.systems.includes(os) || needed.includes(name)
+  );
   const defines = devices.map(([name]) => `-DMB_DEVICE_${name.toUpperCase()}=1`);
   const compiled = sources.units.flatMap((unit) => unit.isa ?? []).filter((isa) =>
     (ISAS[isa]?.arch ?? arch) === arch
   );
   defines.push(`-DMB_COMPILED_ISAS="${[...new Set(compiled)]}"`);
   const jobs: Job[] = [];
-  for (const unit of sources.units) {
+  const embedded: Unit = { file: EMBEDDED_UNIT, device: "gpu" };
+  for (const unit of [...sources.units, embedded]) {
     const device = devices.find(([name]) => name === unit.device)?.[1];
     if (unit.device !== undefined && device === undefined) continue;
     for (const isa of unit.isa ?? [undefined]) {
       const flags = [...COMMON_FLAGS, ...defines, ...(device?.flags ?? [])];
+      if (device?.headers === "metal-cpp") flags.push("-isystem", METAL_CPP);
       if (isa !== undefined) {
         const set = ISAS[isa];
         if (!set) {
@@ -186,6 +208,18 @@ async function writeSources(sources: Sources, base: URL, folder: string): Promis
   );
 }
 
+/** Writes the unit that holds the GPU kernels and returns its hash, keyed by its path. */
+async function writeEmbedded(sources: Sources, folder: string): Promise<Record<string, string>> {
+  const files = new Map<string, string>();
+  for (const path of Object.keys(sources.files).filter((path) => path.startsWith(SHADERS))) {
+    files.set(path.slice(SHADERS.length), await Deno.readTextFile(`${folder}/${path}`));
+  }
+  const bytes = new TextEncoder().encode(embedShaders(files));
+  await Deno.mkdir(`${folder}/gpu`, { recursive: true });
+  await Deno.writeFile(`${folder}/${EMBEDDED_UNIT}`, bytes);
+  return { [EMBEDDED_UNIT]: await sha256(bytes) };
+}
+
 async function download(url: URL): Promise<Uint8Array<ArrayBuffer>> {
   await requirePermission({ name: "net", host: url.host }, "to fetch the sources of its native library");
   let response: Response;
@@ -212,6 +246,8 @@ async function download(url: URL): Promise<Uint8Array<ArrayBuffer>> {
  */
 async function compileAll(
   recipe: Recipe,
+  files: Record<string, string>,
+  headers: string,
   compiler: Compiler,
   work: string,
   objects: string,
@@ -223,14 +259,15 @@ async function compileAll(
   const worker = async () => {
     for (let job = queue.shift(); job; job = queue.shift()) {
       options.signal?.throwIfAborted();
-      const inputs = await inputHashes(job.file, recipe.files, `${work}/src`);
+      const inputs = await inputHashes(job.file, files, `${work}/src`);
       const identity = JSON.stringify([compiler, job.flags, inputs, Deno.build.target]);
       const object = `${objects}/${
         (await sha256(new TextEncoder().encode(identity))).slice(0, 32)
       }-${job.object}`;
       if (!await exists(object)) {
         const fresh = `${work}/${job.object}`;
-        const args = [...job.flags, "-I.", "-c", job.file, "-o", fresh];
+        const flags = job.flags.map((flag) => flag === METAL_CPP ? headers : flag);
+        const args = [...flags, "-I.", "-c", job.file, "-o", fresh];
         try {
           await runCompiler(compiler, args, `${work}/src`, job.object.replace(/\.o$/, ""), options.signal);
         } catch (error) {
@@ -263,12 +300,18 @@ async function inputHashes(
     hashes[path] = files[path];
     const text = await Deno.readTextFile(`${folder}/${path}`);
     for (const [, name] of text.matchAll(/^\s*#\s*include\s*"([^"]+)"/gm)) {
-      await visit(new URL(name, `file:///${path}`).pathname.slice(1));
+      await visit(relativePath(path, name));
       await visit(name); // found through -I.
     }
   };
   await visit(file);
   return hashes;
+}
+
+/** The path, as `sources.json` spells it, of what the file `from` names as `name`. */
+function relativePath(from: string, name: string): string {
+  const path = new URL(name, `file:///dylib/${from}`).pathname;
+  return path.startsWith("/dylib/") ? path.slice("/dylib/".length) : `..${path}`;
 }
 
 async function runCompiler(

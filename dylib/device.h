@@ -139,5 +139,6 @@ class Device {
 
 // Each device's factory; options is the JSON text of mb_device_open. Throws Error(MB_NO_DEVICE) where it cannot run.
 std::shared_ptr<Device> open_cpu_device(const std::string &options);
+std::shared_ptr<Device> open_metal_device(const std::string &options);
 
 }  // namespace mb

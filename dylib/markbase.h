@@ -66,11 +66,14 @@ MB_EXPORT int32_t mb_echo(uint64_t u, int64_t i, uint64_t *out, char *err, uint6
 /* ---- device ----------------------------------------------------------------------------------------------- */
 
 /* kind: "cpu", "metal" or "cuda". options: a JSON object or empty; cpu knows {"threads": n, "level":
- * "scalar"|"avx2"|"avx512"|"neon"} (0 threads or absence: all cores; level absent: best of this CPU). */
+ * "scalar"|"avx2"|"avx512"|"neon"} (0 threads or absence: all cores; level absent: best of this CPU); metal knows
+ * {"cache": folder} where it keeps compiled kernels (absent: nowhere). */
 MB_EXPORT int32_t mb_device_open(const char *kind, uint64_t kind_length, const char *options, uint64_t options_length,
                                  mb_device **out, char *err, uint64_t err_cap);
 
-/* JSON text: {kind, name, level, threads, memoryBytes, weightAlignment, maxBufferBytes, unifiedMemory}. */
+/* JSON text: {kind, name, level, threads, memoryBytes, weightAlignment, maxBufferBytes, unifiedMemory}; metal adds
+ * {recommendedMaxWorkingSetSize, maxThreadsPerThreadgroup, threadgroupBytes, system, storage, residency, pipelines}. May be
+ * called while another thread is in mb_pass_compile: pipelines {wanted, ready, …} then shows how far that is. */
 MB_EXPORT int32_t mb_device_info(mb_device *device, char *text, uint64_t cap, uint64_t *length, char *err,
                                  uint64_t err_cap);
 
@@ -130,7 +133,8 @@ MB_EXPORT void mb_pass_cancel(mb_pass *pass);
 /* Lets a cancelled pass run again. */
 MB_EXPORT void mb_pass_resume(mb_pass *pass);
 
-/* JSON text: {ops, dispatches, scratchBytes, repackedBytes, kernels: [{op, layer, kernel, dispatches}]}. */
+/* JSON text: {ops, dispatches, scratchBytes, repackedBytes, kernels: [{op, layer, kernel, dispatches}]}, of a run with one
+ * decode row at the end of the longest context; metal adds {barriers, pipelines}. */
 MB_EXPORT int32_t mb_pass_info(mb_pass *pass, char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap);
 
 MB_EXPORT void mb_pass_release(mb_pass *pass);

@@ -2,7 +2,8 @@
  * What the native library is built from. `sources.json` names every file with its SHA-256, since a remote directory
  * cannot be listed: a build from a URL fetches exactly these files. `deno run -A dylib/sources.ts` writes it again.
  *
- * Every `.cpp` in `dylib` and in the folder of a device is a compile unit. A unit that has a line such as `// isa: scalar avx2 avx512 neon` near
+ * Every `.cpp` in `dylib` and in the folder of a device is a compile unit. The GPU kernels in `../shaders` are listed too: the build puts them into
+ * a unit of its own (embed_shaders.ts). A unit that has a line such as `// isa: scalar avx2 avx512 neon` near
  * its top is compiled once for each of these instruction sets that belongs to the target, with `MB_ISA` defined as its
  * name. All that such a unit defines must live in a namespace named after `MB_ISA`: two instruction sets that emit the
  * same inline function would otherwise share whichever copy the linker keeps.
@@ -26,11 +27,15 @@ export interface DeviceSources {
   flags: string[];
   /** further linker flags */
   link: string[];
+  /** another device whose units this one needs, wherever it is compiled in */
+  needs?: string;
+  /** headers that are fetched before its units are compiled */
+  headers?: "metal-cpp";
 }
 
 /** The contents of `sources.json`. */
 export interface Sources {
-  /** path below `dylib` → SHA-256 in hexadecimal, headers and units alike, ascending by path */
+  /** path relative to `dylib` → SHA-256 in hexadecimal, headers, units and shaders alike, ascending by path */
   files: Record<string, string>;
   units: Unit[];
   devices: Record<string, DeviceSources>;
@@ -39,7 +44,20 @@ export interface Sources {
 /** Where each device is compiled in. Other folders are no part of the library. */
 const DEVICES: Record<string, DeviceSources> = {
   cpu: { systems: ["linux", "darwin"], flags: [], link: [] },
+  // What the GPU devices share.
+  gpu: { systems: [], flags: [], link: [] },
+  metal: {
+    systems: ["darwin"],
+    flags: [],
+    // A program without CoreGraphics gets no default Metal device.
+    link: ["-framework", "Metal", "-framework", "Foundation", "-framework", "CoreGraphics"],
+    needs: "gpu",
+    headers: "metal-cpp",
+  },
 };
+
+/** The folder of the kernel sources, relative to `dylib`. */
+export const SHADERS = "../shaders/";
 
 const ISA_LINE = /^\/\/ isa:((?: [a-z0-9_]+)+)$/m;
 const HEAD_CHARACTERS = 2000; // where the isa line of a unit is looked for
@@ -54,7 +72,7 @@ export async function scanSources(folder: URL): Promise<Sources> {
   const files: Record<string, string> = {};
   const units: Unit[] = [];
   const devices: Record<string, DeviceSources> = {};
-  for (const path of (await list(folder, "")).sort()) {
+  for (const path of [...await list(folder, ""), ...await listShaders(folder)].sort()) {
     const bytes = await Deno.readFile(new URL(path, folder));
     files[path] = await sha256(bytes);
     if (!path.endsWith(".cpp")) continue;
@@ -78,6 +96,19 @@ async function list(folder: URL, prefix: string): Promise<string[]> {
     if (entry.isDirectory && prefix === "" && !(entry.name in DEVICES)) continue;
     if (entry.isDirectory) paths.push(...await list(folder, `${prefix}${entry.name}/`));
     else if (/\.(h|cpp|inc)$/.test(entry.name)) paths.push(prefix + entry.name);
+  }
+  return paths;
+}
+
+/** Kernel sources beside a folder, as paths relative to it; none where there is no such folder. */
+async function listShaders(folder: URL): Promise<string[]> {
+  const paths: string[] = [];
+  try {
+    for await (const entry of Deno.readDir(new URL(SHADERS, folder))) {
+      if (/\.(h|metal)$/.test(entry.name)) paths.push(SHADERS + entry.name);
+    }
+  } catch (error) {
+    if (!(error instanceof Deno.errors.NotFound)) throw error;
   }
   return paths;
 }
