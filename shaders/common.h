@@ -78,4 +78,8 @@ static inline void tile_mma(
 }
 #endif
 
+// INSTANTIATE(scale_f32, scale<float>): the instance of a kernel template, and the host's name of it.
+#define INSTANTIATE(name, ...) \
+  template [[host_name(#name)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;
+
 #endif

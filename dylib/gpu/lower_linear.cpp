@@ -1,0 +1,383 @@
+// lower_linear.cpp: the fused matrix product (shaders/matvec.h, matmul.h, linear_prologue.metal).
+//
+// Dispatches. Decode, one row: one. Decode, more rows: the prologue, then one for each 16 rows. Prefill: the prologue, then
+// one. Matrices of different formats take one product dispatch for each format.
+#include <algorithm>
+
+#include "lower.h"
+
+namespace mb::gpu {
+namespace {
+
+#include "../../shaders/linear_params.h"
+
+constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
+constexpr uint32_t kBlockChunks = 16;       // chunks of a block: half a simdgroup
+constexpr uint32_t kStagedBytes = 32000;    // of threadgroup memory for u; the rest holds partial sums
+constexpr uint32_t kDefaultCores = 32;      // where the device does not tell
+
+enum Slot : uint32_t { kX, kResidual, kPostNorm, kScalar, kHOut, kPreNorm, kW0, kBias0 = kW0 + 3, kOther = 12, kY = 13 };
+
+// Matrices of one format, whose products one dispatch makes.
+struct Part {
+  std::vector<const Tensor *> weights, biases;
+  std::vector<uint32_t> columns;     // where each one's outputs begin in a row of y
+  uint32_t epilogue = kEpilogueNone;
+  const Tensor *y = nullptr, *other = nullptr;
+  uint32_t y_stride = 0, other_stride = 0, other_column = 0;
+  bool y_in_scratch = false, other_in_scratch = false;
+  uint64_t y_scratch = 0;            // offset; also of `other`
+
+  const Tensor &first() const { return *weights[0]; }
+  bool geglu() const { return epilogue == kEpilogueGeglu; }
+  uint32_t n(size_t i) const { return i < weights.size() ? static_cast<uint32_t>(weights[i]->dims[0]) : 0; }
+};
+
+uint32_t log2_of(uint32_t value) {
+  uint32_t shift = 0;
+  while (value >> (shift + 1) != 0) shift++;
+  return shift;
+}
+
+bool affine(const Tensor &w) { return w.format == kAffine; }
+
+// Columns that a lane takes at once, as chunk_columns() in weights.h.
+uint32_t chunk_columns(const Tensor &w) {
+  if (affine(w)) return w.bits == 8 ? 16 : 32;
+  return w.format == kF32 ? 4 : 8;
+}
+
+uint32_t row_bytes(const Tensor &w) {
+  const uint64_t bits = affine(w) ? w.bits : w.format == kF32 ? 32 : 16;
+  return static_cast<uint32_t>(static_cast<uint64_t>(w.dims[1]) * bits / 8);
+}
+
+bool same_format(const Tensor &a, const Tensor &b) {
+  return a.format == b.format && a.bits == b.bits && a.group == b.group &&
+         (!affine(a) || a.scales->format == b.scales->format);
+}
+
+// How decode rows of one part are spread over simdgroups. Part of a row's order of addition, so a function of the matrices
+// and the device alone.
+struct Split {
+  uint32_t blocks, slices, rows_of_half;  // NR of the one-row kernel
+};
+
+Split split_of(const Part &part, uint32_t cores) {
+  const auto k = static_cast<uint32_t>(part.first().dims[1]);
+  const uint32_t blocks = divide_up(k, kBlockChunks * chunk_columns(part.first()));
+  uint64_t outputs = 0;
+  for (size_t i = 0; i < part.weights.size(); i++) outputs += part.n(i);
+  Split best{blocks, 1, 2};
+  double best_score = 0;
+  for (const uint32_t nr : {4u, 2u}) {
+    for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
+      // Lanes that have work in the last turn, and simdgroups in flight: 16 for each core keep its memory busy.
+      const double even = static_cast<double>(blocks) / (divide_up(blocks, slices) * slices);
+      const double simdgroups = static_cast<double>(divide_up(outputs, 2 * nr)) * slices / (16.0 * cores);
+      const double score = even * std::min(1.0, simdgroups) * (nr == 4 ? 1.0 : 0.9);
+      if (score > best_score * 1.001) best = {blocks, slices, nr}, best_score = score;
+    }
+  }
+  return best;
+}
+
+class Linear {
+ public:
+  Linear(Emitter &e, const Op &op) : e_(e), op_(op), rows_(e.rows_of(*op.operands[kX])) {
+    k_ = static_cast<uint32_t>(op.operands[kX]->dims[1]);
+    make_parts();
+    for (const Part &part : parts_) check(part);
+  }
+
+  void emit() {
+    for (Part &part : parts_) {
+      if (part.y_in_scratch) {
+        part.y_scratch = e_.scratch(uint64_t{rows_.count} * part.y_stride * 4);
+        for (Part &reader : parts_) {
+          if (reader.other_in_scratch) reader.y_scratch = part.y_scratch;
+        }
+      }
+    }
+    if (rows_.decode == 1) {
+      for (size_t i = 0; i < parts_.size(); i++) emit_one(parts_[i], i == 0);
+    } else if (rows_.decode > 1) {
+      emit_many();
+    }
+    if (rows_.prefill() > 0) emit_prefill();
+  }
+
+ private:
+  const Tensor *operand(uint32_t slot) const { return op_.operands[slot]; }
+
+  void make_parts() {
+    const uint32_t epilogue = op_.ints[0];
+    std::vector<const Tensor *> weights, biases;
+    for (uint32_t i = 0; i < 3; i++) {
+      if (operand(kW0 + i) == nullptr) continue;
+      weights.push_back(operand(kW0 + i));
+      biases.push_back(operand(kBias0 + i));
+    }
+    const Tensor &y = *operand(kY);
+    Part part;
+    part.y = &y;
+    part.y_stride = static_cast<uint32_t>(y.dims[1]);
+    part.epilogue = epilogue;
+    if (epilogue == kEpilogueGeluMul) {
+      part.other = operand(kOther);
+      part.other_stride = static_cast<uint32_t>(part.other->dims[1]);
+      part.other_column = op_.ints[1];
+    }
+    if (epilogue == kEpilogueGeglu && !same_format(*weights[0], *weights[1])) {
+      // up = W1 · u first, then y = gelu(W0 · u) · up.
+      Part up;
+      up.weights = {weights[1]}, up.biases = {biases[1]}, up.columns = {0};
+      up.y_stride = part.y_stride;
+      up.y_in_scratch = true;
+      parts_.push_back(up);
+      part.weights = {weights[0]}, part.biases = {biases[0]}, part.columns = {0};
+      part.epilogue = kEpilogueGeluMul;
+      part.other_in_scratch = true;
+      part.other_stride = part.y_stride;
+      parts_.push_back(part);
+      return;
+    }
+    uint32_t column = 0;
+    for (size_t i = 0; i < weights.size(); i++) {
+      if (i > 0 && !same_format(*weights[i - 1], *weights[i])) {
+        parts_.push_back(part);
+        part.weights.clear(), part.biases.clear(), part.columns.clear();
+      }
+      part.weights.push_back(weights[i]);
+      part.biases.push_back(biases[i]);
+      part.columns.push_back(part.geglu() ? 0 : column);
+      column += static_cast<uint32_t>(weights[i]->dims[0]);
+    }
+    parts_.push_back(part);
+  }
+
+  static void check(const Part &part) {
+    const Tensor &w = part.first();
+    weight_format_name(w);
+    if (!affine(w)) return;
+    const bool bits = w.bits == 2 || w.bits == 3 || w.bits == 4 || w.bits == 5 || w.bits == 6 || w.bits == 8;
+    if (!bits || (w.group != 32 && w.group != 64 && w.group != 128)) {
+      fail(MB_UNSUPPORTED, "The GPU kernels read affine weights of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128; this is %u bits, %u.",
+           w.bits, w.group);
+    }
+  }
+
+  StreamParams stream(bool stores_h) const {
+    StreamParams s{};
+    s.k = k_;
+    s.has_residual = operand(kResidual) != nullptr;
+    s.has_post = operand(kPostNorm) != nullptr;
+    s.has_scalar = operand(kScalar) != nullptr;
+    s.has_pre = operand(kPreNorm) != nullptr;
+    s.stores_h = stores_h && operand(kHOut) != nullptr;
+    if (s.has_post) s.post_format = scalar_format(*operand(kPostNorm));
+    if (s.has_scalar) s.scalar_format = scalar_format(*operand(kScalar));
+    if (s.has_pre) s.pre_format = scalar_format(*operand(kPreNorm));
+    s.eps = op_.floats[0];
+    return s;
+  }
+
+  EpilogueParams epilogue(const Part &part) const {
+    EpilogueParams p{};
+    p.kind = part.epilogue;
+    p.y_stride = part.y_stride;
+    p.other_stride = part.other_stride;
+    p.other_column = part.other_column;
+    p.cap = op_.floats[1];
+    uint32_t *columns[] = {&p.y_column0, &p.y_column1, &p.y_column2};
+    uint32_t *has[] = {&p.has_bias0, &p.has_bias1, &p.has_bias2};
+    uint32_t *formats[] = {&p.bias_format0, &p.bias_format1, &p.bias_format2};
+    for (size_t i = 0; i < part.weights.size(); i++) {
+      *columns[i] = part.columns[i];
+      if (part.biases[i] == nullptr) continue;
+      *has[i] = 1;
+      *formats[i] = scalar_format(*part.biases[i]);
+    }
+    return p;
+  }
+
+  // x, residual, post_norm, scalar, h_out, pre_norm at slots 0 to 5, of rows [first, first + count).
+  void bind_stream(Launch &launch, uint32_t first, uint32_t count, bool stores_h) const {
+    launch.reads_rows(0, *operand(kX), first, count);
+    if (operand(kResidual)) launch.reads_rows(1, *operand(kResidual), first, count);
+    else launch.absent(1);
+    for (const uint32_t slot : {kPostNorm, kScalar, kPreNorm}) {
+      if (operand(slot)) launch.reads(slot, *operand(slot));
+      else launch.absent(slot);
+    }
+    if (stores_h && operand(kHOut)) launch.writes_rows(kHOut, *operand(kHOut), first, count);
+    else launch.absent(kHOut);
+  }
+
+  // Matrices with scales and biases, output biases, other and y from slot `at` on, of rows [first, first + count).
+  void bind_part(Launch &launch, uint32_t at, const Part &part, uint32_t first, uint32_t count) const {
+    for (uint32_t i = 0; i < 3; i++) {
+      const Tensor *w = i < part.weights.size() ? part.weights[i] : nullptr;
+      const Tensor *tensors[] = {w, w ? w->scales : nullptr, w ? w->biases : nullptr};
+      for (uint32_t j = 0; j < 3; j++) {
+        if (tensors[j]) launch.reads(at + 3 * i + j, *tensors[j]);
+        else launch.absent(at + 3 * i + j);
+      }
+      const Tensor *bias = w ? part.biases[i] : nullptr;
+      if (bias) launch.reads(at + 9 + i, *bias);
+      else launch.absent(at + 9 + i);
+    }
+    const uint64_t other_row = uint64_t{part.other_stride} * 4, y_row = uint64_t{part.y_stride} * 4;
+    if (part.other) launch.reads_rows(at + 12, *part.other, first, count);
+    else if (part.other_in_scratch) launch.reads_scratch(at + 12, part.y_scratch + first * other_row, count * other_row);
+    else launch.absent(at + 12);
+    if (part.y) launch.writes_rows(at + 13, *part.y, first, count);
+    else launch.writes_scratch(at + 13, part.y_scratch + first * y_row, count * y_row);
+  }
+
+  MatvecParams matvec_params(const Part &part, const Split &split, uint32_t nr) const {
+    const Tensor &w = part.first();
+    MatvecParams p{};
+    p.epilogue = epilogue(part);
+    p.n0 = part.n(0), p.n1 = part.n(1), p.n2 = part.n(2);
+    if (part.geglu()) {
+      p.groups0 = p.groups01 = p.groups = divide_up(p.n0, nr);
+    } else {
+      p.groups0 = divide_up(p.n0, 2 * nr);
+      p.groups01 = p.groups0 + divide_up(p.n1, 2 * nr);
+      p.groups = p.groups01 + divide_up(p.n2, 2 * nr);
+    }
+    p.row_bytes = row_bytes(w);
+    p.chunks = divide_up(k_, chunk_columns(w));
+    p.blocks = split.blocks;
+    p.whole = k_ % chunk_columns(w) == 0;
+    p.scale_columns = affine(w) ? k_ / w.group : 0;
+    p.group_shift = affine(w) ? log2_of(w.group) : 0;
+    p.slices = split.slices;
+    p.iterations = 1;
+    return p;
+  }
+
+  void emit_one(const Part &part, bool stores_h) {
+    const uint32_t cores = e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores;
+    const Split split = split_of(part, cores);
+    MatvecParams p = matvec_params(part, split, split.rows_of_half);
+    p.stream = stream(stores_h);
+    p.rows = 1;
+    const uint32_t block_bytes = kBlockChunks * (chunk_columns(part.first()) * 4 + (affine(part.first()) ? 4 : 0));
+    p.phases = divide_up(uint64_t{split.blocks} * block_bytes, kStagedBytes);
+    p.phase_blocks = divide_up(split.blocks, p.phases);
+    p.phases = divide_up(split.blocks, p.phase_blocks);
+    // Several row groups to a simdgroup where there are many, so that the prologue is done less often.
+    const uint32_t at_once = kSimdgroups / split.slices;
+    const uint32_t threadgroups = divide_up(p.groups, at_once);
+    p.iterations = std::clamp(threadgroups / (8 * cores), 1u, 8u);
+    const std::string format = weight_format_name(part.first());
+    Launch launch("matvec_" + weight_family_name(part.first()),
+                  "matvec_" + format + "_r1_n" + std::to_string(split.rows_of_half));
+    bind_stream(launch, 0, 1, stores_h);
+    bind_part(launch, 6, part, 0, 1);
+    launch.params(20, p)
+        .groups(divide_up(threadgroups, p.iterations))
+        .threads(32 * kSimdgroups)
+        .threadgroup_bytes(static_cast<uint32_t>(round_up(uint64_t{p.phase_blocks} * block_bytes, 16)));
+    e_.emit(launch);
+  }
+
+  void emit_many() {
+    uint32_t chunk = 0;
+    uint64_t u = 0;
+    uint32_t row_floats = 0;
+    for (const Part &part : parts_) {
+      const Tensor &w = part.first();
+      const Split split = split_of(part, e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores);
+      if (chunk != chunk_columns(w)) {
+        // Parts of one chunk size share a prologue; the first one stores h.
+        PrologueParams p{};
+        p.stream = stream(chunk == 0);
+        chunk = chunk_columns(w);
+        p.columns = split.blocks * kBlockChunks * chunk;
+        row_floats = p.row_floats = p.columns + kBlockChunks * split.blocks * (chunk >= 16);  // affine: chunk sums
+        p.chunk_shift = log2_of(chunk);
+        const uint64_t bytes = uint64_t{rows_.decode} * row_floats * 4;
+        u = e_.scratch(bytes);
+        Launch launch("linear_prologue", "linear_prologue_chunked");
+        bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
+        launch.writes_scratch(6, u, bytes).params(7, p).groups(rows_.decode).threads(256);
+        e_.emit(launch);
+      }
+      for (uint32_t first = 0; first < rows_.decode;) {
+        const uint32_t left = rows_.decode - first;
+        const uint32_t count = left >= 16 ? left / 16 * 16 : left;
+        const uint32_t r = count > 8 ? 16 : count > 4 ? 8 : count > 2 ? 4 : 2;
+        MatvecParams p = matvec_params(part, split, r >= 8 ? 2 : 4);
+        p.rows = count;
+        p.row_floats = row_floats;
+        p.stream.k = k_;
+        const uint64_t row = uint64_t{row_floats} * 4;
+        Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
+        launch.reads_scratch(0, u + first * row, count * row);
+        bind_part(launch, 6, part, first, count);
+        launch.params(20, p)
+            .groups(divide_up(p.groups, kSimdgroups / split.slices), divide_up(count, r))
+            .threads(32 * kSimdgroups);
+        e_.emit(launch);
+        first += count;
+      }
+    }
+  }
+
+  void emit_prefill() {
+    const uint32_t first = rows_.decode, count = rows_.prefill();
+    const bool exact = e_.exact();
+    PrologueParams prologue{};
+    prologue.stream = stream(true);
+    prologue.columns = static_cast<uint32_t>(round_up(k_, 32));
+    const uint64_t bytes = uint64_t{count} * prologue.columns * (exact ? 4 : 2);
+    const uint64_t u = e_.scratch(bytes), scale = e_.scratch(uint64_t{count} * 4);
+    Launch launch("linear_prologue", exact ? "linear_prologue_f32" : "linear_prologue_f16");
+    bind_stream(launch, first, count, true);
+    launch.writes_scratch(6, u, bytes)
+        .params(7, prologue)
+        .writes_scratch(8, scale, uint64_t{count} * 4)
+        .groups(count)
+        .threads(256);
+    e_.emit(launch);
+
+    for (const Part &part : parts_) {
+      const Tensor &w = part.first();
+      const uint32_t m = count <= 16 ? 16 : 64, n = part.geglu() ? 32 : 64;
+      MatmulParams p{};
+      p.epilogue = epilogue(part);
+      p.n0 = part.n(0), p.n1 = part.n(1), p.n2 = part.n(2);
+      p.tiles0 = divide_up(p.n0, n);
+      p.tiles01 = p.tiles0 + (part.geglu() ? 0 : divide_up(p.n1, n));
+      const uint32_t tiles = p.tiles01 + divide_up(p.n2, n);
+      p.rows = count;
+      p.k = k_;
+      p.columns = prologue.columns;
+      p.row_bytes = row_bytes(w);
+      p.whole = k_ % 32 == 0;
+      p.scale_columns = affine(w) ? k_ / w.group : 0;
+      p.group_shift = affine(w) ? log2_of(w.group) : 0;
+      Launch product("matmul_" + weight_family_name(w), "matmul_" + weight_format_name(w) + (exact ? "_f32" : "_f16") +
+                                                            "_m" + std::to_string(m));
+      product.reads_scratch(0, u, bytes).reads_scratch(1, scale, uint64_t{count} * 4);
+      bind_part(product, 2, part, first, count);
+      product.params(16, p).groups(divide_up(count, m), tiles).threads(128);
+      e_.emit(product);
+    }
+  }
+
+  Emitter &e_;
+  const Op &op_;
+  Emitter::Rows rows_;
+  uint32_t k_ = 0;
+  std::vector<Part> parts_;
+};
+
+}  // namespace
+
+void lower_linear(Emitter &e, const Op &op) { Linear(e, op).emit(); }
+
+}  // namespace mb::gpu

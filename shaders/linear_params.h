@@ -1,0 +1,64 @@
+// linear_params.h: argument structs of the linear family, shared by shaders and dylib/gpu/lower_linear.cpp.
+#ifndef MARKBASE_LINEAR_PARAMS_H
+#define MARKBASE_LINEAR_PARAMS_H
+
+// The prologue: h = (residual + rms_norm(x, post_norm)) · scalar, u = rms_norm(h, pre_norm). Formats are those of plan.h.
+struct StreamParams {
+  uint32_t k;                                       // columns of x, residual, h and u
+  uint32_t has_residual, has_post, has_scalar, has_pre;
+  uint32_t stores_h;
+  uint32_t post_format, scalar_format, pre_format;
+  float eps;
+};
+
+// linear_prologue_*: one threadgroup makes u of one row.
+struct PrologueParams {
+  struct StreamParams stream;
+  uint32_t columns;      // of a row of u, padded with zeros
+  uint32_t row_floats;   // decode: distance of rows of u, chunk sums included
+  uint32_t chunk_shift;  // decode: log2 of the columns of a lane's chunk, see weights.h
+};
+
+// What happens to the products, numbered as Epilogue in plan.h.
+struct EpilogueParams {
+  uint32_t kind;
+  uint32_t y_stride;                    // columns of y
+  uint32_t y_column0, y_column1, y_column2;  // where each matrix's outputs begin in a row of y
+  uint32_t other_stride, other_column;  // gelu_mul
+  uint32_t has_bias0, has_bias1, has_bias2;
+  uint32_t bias_format0, bias_format1, bias_format2;
+  float cap;
+};
+
+// matvec_*: decode rows.
+struct MatvecParams {
+  struct StreamParams stream;
+  struct EpilogueParams epilogue;
+  uint32_t n0, n1, n2;           // rows of each matrix, 0 where absent
+  uint32_t groups0, groups01;    // row groups of the first matrix, and of the first two
+  uint32_t groups;               // of all
+  uint32_t row_bytes;            // of a matrix
+  uint32_t chunks, blocks;       // of a matrix row: chunks of a lane, blocks of 16 chunks
+  uint32_t whole;                // every chunk is whole and aligned
+  uint32_t scale_columns;        // scales in a matrix row
+  uint32_t group_shift;          // log2 of the columns that share a scale
+  uint32_t slices;               // simdgroups that share a row group: 1, 2, 4 or 8
+  uint32_t iterations;           // row groups that a simdgroup does one after another
+  uint32_t phases, phase_blocks; // one-row variant: parts of u staged one after another
+  uint32_t rows;                 // activation rows
+  uint32_t row_floats;           // distance of rows of u in scratch
+};
+
+// matmul_*: prefill rows.
+struct MatmulParams {
+  struct EpilogueParams epilogue;
+  uint32_t n0, n1, n2;
+  uint32_t tiles0, tiles01;      // column tiles of the first matrix, and of the first two
+  uint32_t rows;
+  uint32_t k, columns;           // columns of u, padded to whole tiles
+  uint32_t row_bytes;
+  uint32_t whole;                // as above, for runs of 8 columns
+  uint32_t scale_columns, group_shift;
+};
+
+#endif

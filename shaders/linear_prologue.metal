@@ -1,0 +1,95 @@
+// linear_prologue.metal: u of linear ops for kernels that take it ready-made. One threadgroup of 256 threads a row.
+#include "stream.h"
+
+#define STREAM_OPERANDS \
+    device const float* x [[buffer(0)]], device const float* residual [[buffer(1)]], \
+    device const uchar* post_norm [[buffer(2)]], device const uchar* scalar [[buffer(3)]], \
+    device float* h_out [[buffer(4)]], device const uchar* pre_norm [[buffer(5)]]
+
+#define STREAM_INDICES \
+    uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]
+
+// For decode rows: u [rows, row_floats] in chunked order, then the sums of its chunks where row_floats has room for them.
+[[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_chunked(
+    STREAM_OPERANDS,
+    device float4* u             [[buffer(6)]],
+    constant PrologueParams& p   [[buffer(7)]],
+    STREAM_INDICES)
+{
+  threadgroup float partial[2 * kStreamSimdgroups];
+  const ulong at = ulong(row) * p.stream.k;
+  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  device float4* quads = u + ulong(row) * (p.row_floats / 4);
+  device float* sums = (device float*)quads + p.columns;
+  const uint chunk_quads = 1u << (p.chunk_shift - 2);
+  for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
+    const float4 v = stream_u(
+        x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, p.stream.stores_h != 0, i);
+    quads[chunked_quad(i, p.chunk_shift)] = v;
+    if (p.row_floats > p.columns) {
+      const float sum = chunk_sum(v, p.chunk_shift);
+      if (i % chunk_quads == 0) {
+        sums[i / chunk_quads] = sum;
+      }
+    }
+  }
+}
+
+// For prefill rows in exact mode: u f32 [rows, columns], zero beyond k.
+[[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_f32(
+    STREAM_OPERANDS,
+    device float4* u             [[buffer(6)]],
+    constant PrologueParams& p   [[buffer(7)]],
+    device float* row_scale      [[buffer(8)]],
+    STREAM_INDICES)
+{
+  threadgroup float partial[2 * kStreamSimdgroups];
+  const ulong at = ulong(row) * p.stream.k;
+  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
+    u[ulong(row) * (p.columns / 4) + i] = stream_u(
+        x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, p.stream.stores_h != 0, i);
+  }
+  if (tid == 0) {
+    row_scale[row] = 1.0f;
+  }
+}
+
+// For prefill rows in fast mode: u f16 [rows, columns] divided by row_scale, a power of two that brings the row's largest
+// element to 2^14 … 2^15.
+[[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_f16(
+    STREAM_OPERANDS,
+    device half4* u              [[buffer(6)]],
+    constant PrologueParams& p   [[buffer(7)]],
+    device float* row_scale      [[buffer(8)]],
+    STREAM_INDICES)
+{
+  threadgroup float partial[2 * kStreamSimdgroups];
+  threadgroup float largest[kStreamSimdgroups];
+  const ulong at = ulong(row) * p.stream.k;
+  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  float most = 0.0f;
+  for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
+    const float4 v = fabs(stream_u(
+        x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, p.stream.stores_h != 0, i));
+    most = max(most, max(max(v.x, v.y), max(v.z, v.w)));
+  }
+  most = simd_max(most);
+  if (lane == 0) {
+    largest[simdgroup] = most;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = 0; i < kStreamSimdgroups; i++) {
+    most = max(most, largest[i]);
+  }
+  const uint exponent = clamp(as_type<uint>(most) >> 23, 15u, 254u);
+  const float factor = as_type<float>((268 - exponent) << 23);
+  for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
+    const float4 v = stream_u(x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, false, i);
+    u[ulong(row) * (p.columns / 4) + i] = half4(v * factor);
+  }
+  if (tid == 0) {
+    row_scale[row] = as_type<float>((exponent - 14) << 23);
+  }
+}

@@ -1,0 +1,6 @@
+// matmul_affine2.metal: prefill rows by affine matrices of 2-bit codes; scales bf16, f16 or f32.
+#include "matmul.h"
+
+INSTANTIATE_MATMUL(affine2_bf16, kAffine + 2, kBF16)
+INSTANTIATE_MATMUL(affine2_f16, kAffine + 2, kF16)
+INSTANTIATE_MATMUL(affine2_f32, kAffine + 2, kF32)

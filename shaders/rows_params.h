@@ -1,0 +1,28 @@
+// rows_params.h: argument structs of embed, per_layer_inputs and gather, shared by shaders and dylib/gpu/lower_rows.cpp.
+#ifndef MARKBASE_ROWS_PARAMS_H
+#define MARKBASE_ROWS_PARAMS_H
+
+struct TableParams {
+  uint32_t width;          // columns of the table and of y
+  uint32_t row_bytes;      // of a table row
+  uint32_t scale_columns;  // scales in a table row
+  uint32_t group_shift;    // log2 of the columns that share a scale
+};
+
+struct EmbedParams {
+  struct TableParams table;
+  float scale;
+};
+
+struct PerLayerInputsParams {
+  struct TableParams table;
+  uint32_t slice;          // P
+  uint32_t norm_format;
+  float eps, projection_scale, table_scale, out_scale;
+};
+
+struct GatherParams {
+  uint32_t width;
+};
+
+#endif

@@ -1,0 +1,143 @@
+// stream.h: the prologue of a linear op over one row, by a whole threadgroup of kStreamThreads threads. The matvec that
+// fuses it and the kernel that does it apart call the same functions, so a row's bits are the same either way.
+//   h = (residual + rms_norm(x, post_norm)) · scalar      u = rms_norm(h, pre_norm)
+#ifndef MARKBASE_STREAM_H
+#define MARKBASE_STREAM_H
+#include "common.h"
+#include "linear_params.h"
+
+constant constexpr uint kStreamThreads = 256;
+constant constexpr uint kStreamSimdgroups = kStreamThreads / 32;
+
+// Columns [4 i, 4 i + 4) of a row of k; those from k on are 0.
+static inline float4 load_row4(device const float* row, uint i, uint k) {
+  if (k % 4 == 0) {
+    return 4 * i < k ? ((device const float4*)row)[i] : float4(0.0f);
+  }
+  float4 v = float4(0.0f);
+  for (uint j = 0; j < 4; j++) {
+    if (4 * i + j < k) {
+      v[j] = row[4 * i + j];
+    }
+  }
+  return v;
+}
+
+// The same of a weight vector [k].
+static inline float4 load_vector4(device const uchar* data, uint32_t format, uint i, uint k) {
+  if (4 * i + 4 <= k) {
+    if (format == kF32) {
+      return ((device const float4*)data)[i];
+    }
+    if (format == kF16) {
+      return float4(((device const half4*)data)[i]);
+    }
+    const ushort4 v = ((device const ushort4*)data)[i];
+    return float4(from_bf16(v.x), from_bf16(v.y), from_bf16(v.z), from_bf16(v.w));
+  }
+  float4 v = float4(0.0f);
+  for (uint j = 0; j < 4; j++) {
+    if (4 * i + j < k) {
+      v[j] = load_scalar(data, format, 4 * i + j);
+    }
+  }
+  return v;
+}
+
+static inline float sum_of_squares(float4 v, float sum) {
+  return fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum))));
+}
+
+// Four columns of h; `post` is the factor of the post-norm.
+static inline float4 stream_h(
+    device const float* x, device const float* residual, device const uchar* post_norm,
+    constant StreamParams& s, float post, float scalar, uint i)
+{
+  // Products and sums are fused explicitly, so that no compiler fuses them in one kernel and not in another.
+  float4 h = load_row4(x, i, s.k);
+  const float4 base = s.has_residual != 0 ? load_row4(residual, i, s.k) : float4(0.0f);
+  if (s.has_post != 0) {
+    h = fma(h * post, load_vector4(post_norm, s.post_format, i, s.k), base);
+  } else if (s.has_residual != 0) {
+    h = base + h;
+  }
+  return h * scalar;
+}
+
+// What the columns of h are multiplied by besides the weights: the factors of the two norms, and the scalar.
+struct StreamFactors {
+  float post;
+  float scalar;
+  float pre;
+};
+
+// `partial` holds 2 · kStreamSimdgroups floats. All threads of the threadgroup call this.
+static inline StreamFactors stream_factors(
+    device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
+    constant StreamParams& s, threadgroup float* partial, uint tid, uint simdgroup, uint lane)
+{
+  StreamFactors f;
+  f.post = 1.0f;
+  f.pre = 1.0f;
+  f.scalar = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
+  const uint quads = (s.k + 3) / 4;
+  if (s.has_post != 0) {
+    float sum = 0.0f;
+    for (uint i = tid; i < quads; i += kStreamThreads) {
+      sum = sum_of_squares(load_row4(x, i, s.k), sum);
+    }
+    sum = threadgroup_sum(sum, partial, kStreamSimdgroups, simdgroup, lane);
+    f.post = precise::rsqrt(sum / float(s.k) + s.eps);
+  }
+  if (s.has_pre != 0) {
+    float sum = 0.0f;
+    for (uint i = tid; i < quads; i += kStreamThreads) {
+      sum = sum_of_squares(stream_h(x, residual, post_norm, s, f.post, f.scalar, i), sum);
+    }
+    sum = threadgroup_sum(sum, partial + kStreamSimdgroups, kStreamSimdgroups, simdgroup, lane);
+    f.pre = precise::rsqrt(sum / float(s.k) + s.eps);
+  }
+  return f;
+}
+
+// Four columns of u; stores h where asked.
+static inline float4 stream_u(
+    device const float* x, device const float* residual, device const uchar* post_norm, device float* h_out,
+    device const uchar* pre_norm, constant StreamParams& s, thread const StreamFactors& f, bool stores_h, uint i)
+{
+  float4 h = stream_h(x, residual, post_norm, s, f.post, f.scalar, i);
+  if (stores_h) {
+    if (s.k % 4 == 0) {
+      if (4 * i < s.k) {
+        ((device float4*)h_out)[i] = h;
+      }
+    } else {
+      for (uint j = 0; j < 4; j++) {
+        if (4 * i + j < s.k) {
+          h_out[4 * i + j] = h[j];
+        }
+      }
+    }
+  }
+  return s.has_pre != 0 ? h * f.pre * load_vector4(pre_norm, s.pre_format, i, s.k) : h;
+}
+
+// Where the four columns i of u lie among the float4s of a row that lanes read by chunks of 1 << chunk_shift columns: the
+// n-th quads of a block's 16 chunks are neighbours, so that lanes read neighbouring memory.
+static inline uint chunked_quad(uint i, uint chunk_shift) {
+  const uint quads = 1u << (chunk_shift - 2);
+  const uint chunk = i / quads;
+  return (chunk / 16 * quads + i % quads) * 16 + chunk % 16;
+}
+
+// Sum of the columns of this lane's chunk, of which the lane brings four. All lanes of a simdgroup call this with quads
+// that follow one another.
+static inline float chunk_sum(float4 u, uint chunk_shift) {
+  float sum = u.x + u.y + u.z + u.w;
+  for (uint m = 1; m < 1u << (chunk_shift - 2); m *= 2) {
+    sum += simd_shuffle_xor(sum, ushort(m));
+  }
+  return sum;
+}
+
+#endif

@@ -1,0 +1,147 @@
+// weights.h: reading weight matrices in every stored format.
+//
+// A matrix row is read in chunks: what one lane takes at once, 16 bytes where the format allows. Half a simdgroup reads a
+// row, 16 chunks ("a block") at a time, so that a simdgroup covers two rows and K of 512 columns at 4 bits comes out even.
+#ifndef MARKBASE_WEIGHTS_H
+#define MARKBASE_WEIGHTS_H
+#include "common.h"
+
+// Weight formats as template arguments: the plain ones are kF32, kF16, kBF16; affine codes of b bits are kAffine + b.
+constant constexpr uint32_t kAffine = 16;
+
+static constexpr bool is_affine(uint32_t w) { return w >= kAffine; }
+static constexpr uint bits_of(uint32_t w) { return w >= kAffine ? w - kAffine : w == kF32 ? 32 : 16; }
+// Columns of a chunk; affine groups are multiples of 32, so a chunk has one scale.
+static constexpr uint chunk_columns(uint32_t w) { return w == kF32 ? 4 : w < kAffine ? 8 : w == kAffine + 8 ? 16 : 32; }
+static constexpr uint chunk_words(uint32_t w) { return chunk_columns(w) * bits_of(w) / 32; }
+
+// Words of whole chunk `chunk` of the row at `row`, which is aligned to a chunk or, for 3, 5 and 6 bits, to 4 or 8 bytes.
+template <uint32_t W>
+static inline void load_words(device const uchar* row, uint chunk, thread uint* words) {
+  constexpr uint n = chunk_words(W);
+  if (n == 4) {
+    const uint4 v = ((device const uint4*)row)[chunk];
+    words[0] = v.x;
+    words[1] = v.y;
+    words[2] = v.z;
+    words[3] = v.w;
+  } else if (n % 2 == 0) {
+    device const uint2* pairs = (device const uint2*)row + chunk * (n / 2);
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < n / 2; i++) {
+      const uint2 v = pairs[i];
+      words[2 * i] = v.x;
+      words[2 * i + 1] = v.y;
+    }
+  } else {
+    device const uint* single = (device const uint*)row + chunk * n;
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < n; i++) {
+      words[i] = single[i];
+    }
+  }
+}
+
+// The same for plain formats whose rows have no alignment beyond an element's; columns from k on are 0.
+template <uint32_t W>
+static inline void load_words_ragged(device const uchar* row, uint chunk, uint k, thread uint* words) {
+  constexpr uint n = chunk_words(W);
+  const uint first = chunk * chunk_columns(W);
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < n; i++) {
+    if (W == kF32) {
+      words[i] = first + i < k ? ((device const uint*)row)[first + i] : 0u;
+    } else {
+      const uint c = first + 2 * i;
+      const uint low = c < k ? uint(((device const ushort*)row)[c]) : 0u;
+      const uint high = c + 1 < k ? uint(((device const ushort*)row)[c + 1]) : 0u;
+      words[i] = low | high << 16;
+    }
+  }
+}
+
+// Code i of a chunk as a float. The code's bits are put into the mantissa of a power of two, which is then subtracted:
+// exact, and cheaper than a conversion where that runs at a fraction of the rate.
+template <uint32_t W>
+static inline float code_at(const thread uint* words, uint i) {
+  constexpr uint bits = bits_of(W);
+  constexpr uint mask = (1u << (bits & 31)) - 1;
+  const uint word = i * bits / 32;
+  const uint shift = i * bits % 32;
+  uint code = 0;
+  uint at = 0;
+  if (shift + bits > 32) {
+    code = (words[word] >> shift | words[word + 1] << (32 - shift)) & mask;
+  } else if (shift + bits <= 23) {
+    code = words[word] & mask << shift;
+    at = shift;
+  } else {
+    code = (words[word] >> 16) & mask << (shift - 16);
+    at = shift - 16;
+  }
+  const uint power = (150 - at) << 23;
+  return as_type<float>(code | power) - as_type<float>(power);
+}
+
+// Element i of a chunk: the value of a plain format, the code of an affine one.
+template <uint32_t W>
+static inline float element_at(const thread uint* words, uint i) {
+  if (W == kF32) {
+    return as_type<float>(words[i]);
+  }
+  if (W == kF16) {
+    return float(as_type<half>(ushort(words[i / 2] >> (i % 2 * 16))));
+  }
+  if (W == kBF16) {
+    return as_type<float>(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+  }
+  return code_at<W>(words, i);
+}
+
+// Words of a run of 16 columns, rounded up.
+static constexpr uint run_words(uint32_t w) { return (bits_of(w) * 16 + 31) / 32; }
+
+// Words of the 16 columns from 16 · run on, the first column in the lowest bits. `whole`: rows are aligned and every run is
+// full; otherwise plain formats are read element by element, zero from k on.
+template <uint32_t W>
+static inline void load_run(device const uchar* row, uint run, uint k, bool whole, thread uint* words) {
+  constexpr uint n = run_words(W);
+  constexpr uint bits = bits_of(W);
+  if (!is_affine(W) && !whole) {
+    constexpr uint chunks = 16 / chunk_columns(W);
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < chunks; i++) {
+      load_words_ragged<W>(row, run * chunks + i, k, words + i * chunk_words(W));
+    }
+  } else if (n % 4 == 0) {
+    device const uint4* quads = (device const uint4*)row + run * (n / 4);
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < n / 4; i++) {
+      const uint4 v = quads[i];
+      words[4 * i] = v.x;
+      words[4 * i + 1] = v.y;
+      words[4 * i + 2] = v.z;
+      words[4 * i + 3] = v.w;
+    }
+  } else if (bits % 2 == 0) {
+    device const uint* single = (device const uint*)row + run * n;
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < n; i++) {
+      words[i] = single[i];
+    }
+  } else {
+    // Two runs are `bits` words; the second begins in the middle of one.
+    device const uint* pair = (device const uint*)row + run / 2 * bits;
+    const uint first = run % 2 * (bits / 2);
+    const uint shift = run % 2 * 16;
+    uint v = pair[first];
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < n; i++) {
+      const uint next = first + i + 1 < bits ? pair[first + i + 1] : 0u;
+      words[i] = shift == 0 ? v : v >> 16 | next << 16;
+      v = next;
+    }
+  }
+}
+
+#endif
