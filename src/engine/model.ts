@@ -38,6 +38,7 @@ import {
   flag,
   GENERATE_OPTIONS,
   integer,
+  RENDER_OPTIONS,
   type Settings,
   settingsOf,
   signalOf,
@@ -104,6 +105,7 @@ export class LoadedModel implements Model {
   }
 
   renderChat(messages: readonly Message[], options: RenderChatOptions = {}): string {
+    checkNames(options, RENDER_OPTIONS);
     return this.render(messages, options).text;
   }
 

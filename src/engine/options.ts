@@ -34,6 +34,8 @@ export const COMPLETE_OPTIONS: readonly string[] = [
 export const GENERATE_OPTIONS: readonly string[] = [...COMPLETE_OPTIONS, "ignoreEos"];
 /** Names of `ChatOptions`. */
 export const CHAT_OPTIONS: readonly string[] = [...COMPLETE_OPTIONS, "tools", "thinking"];
+/** Names of `RenderChatOptions`. */
+export const RENDER_OPTIONS: readonly string[] = ["tools", "thinking", "addGenerationPrompt"];
 /** Names of `LoadOptions`. */
 export const LOAD_OPTIONS: readonly string[] = [
   "device",

@@ -4,7 +4,7 @@ import { Disposed, InvalidArgument } from "../errors.ts";
 import type { GenerateOptions, RenderChatOptions, Session } from "./api.ts";
 import type { Timeline } from "./generation.ts";
 import type { LoadedModel } from "./model.ts";
-import { checkNames, GENERATE_OPTIONS, tokenIds } from "./options.ts";
+import { checkNames, GENERATE_OPTIONS, RENDER_OPTIONS, tokenIds } from "./options.ts";
 import { chatReader } from "./reply.ts";
 import { readSession, writeSession } from "./session_file.ts";
 
@@ -15,8 +15,6 @@ interface Conversation {
   options: RenderChatOptions;
   /** tokens before the reply to the last message; what follows was generated */ replyStart: number;
 }
-
-const RENDER_OPTIONS = ["tools", "thinking", "addGenerationPrompt"];
 
 /** The `Session` of `api.ts`. */
 export class TimelineSession implements Session {

@@ -1,0 +1,98 @@
+import { assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { load } from "../../mod.ts";
+import { settingsOf } from "../../src/engine/options.ts";
+import { InvalidArgument, UnknownOption } from "../../src/errors.ts";
+import { TINY } from "../support/models.ts";
+
+const SUGGESTED = { temperature: 0.7, topK: 40, topP: 0.9 };
+
+Deno.test("absent options come from the checkpoint's generation config, and from neutral values without one", () => {
+  const { temperature, topK, topP } = settingsOf({}, SUGGESTED, 100);
+  assertEquals([temperature, topK, topP], [0.7, 40, 0.9]);
+  const plain = settingsOf({}, { temperature: null, topK: null, topP: null }, 100);
+  assertEquals([plain.temperature, plain.topK, plain.topP, plain.minP, plain.maxTokens], [
+    1,
+    0,
+    1,
+    0,
+    Infinity,
+  ]);
+  assertEquals(settingsOf({ temperature: 0, topK: 0 }, SUGGESTED, 100).temperature, 0);
+});
+
+const WRONG: [string, unknown[]][] = [
+  ["maxTokens", [0, -1, 1.5, NaN, "5", null]],
+  ["temperature", [-0.1, NaN, Infinity, "1", null]],
+  ["topK", [-1, 0.5, "3"]],
+  ["topP", [0, 1.1, NaN, "0.5"]],
+  ["minP", [-0.1, 1.1]],
+  ["repetitionPenalty", [0, -1, Infinity]],
+  ["presencePenalty", [NaN, 1000]],
+  ["frequencyPenalty", ["1", -1000]],
+  ["seed", [-1, 0.5, 2 ** 53, "7"]],
+  ["stop", ["", [""], [1], 5, new Array(65).fill("x")]],
+  ["logitBias", [[1], 5, { x: 1 }, { 100: 1 }, { 1: NaN }, new Map([[-1, 1]])]],
+  ["logprobs", [-1, 257, "3"]],
+  ["ignoreEos", ["yes", 1]],
+  ["signal", [{}, "x"]],
+];
+
+for (const [name, values] of WRONG) {
+  Deno.test(`a wrong ${name} is an InvalidArgument that names it`, () => {
+    for (const value of values) {
+      assertThrows(() => settingsOf({ [name]: value } as never, SUGGESTED, 100), InvalidArgument, name);
+    }
+  });
+}
+
+Deno.test("an option that a call does not know throws UnknownOption, whatever its value", async () => {
+  await assertRejects(() => load(TINY, { contextlength: 5 } as never), UnknownOption, "contextlength");
+  await assertRejects(() => load(TINY, { drafter: "x" } as never), UnknownOption, "drafter");
+  await using model = await load(TINY);
+  const messages = [{ role: "user" as const, content: "Hi" }];
+  const unknown = { responseFormat: undefined } as never;
+  await assertRejects(() => model.chat(messages, unknown), UnknownOption, "responseFormat");
+  await assertRejects(() => model.stream(messages, unknown).next(), UnknownOption);
+  await assertRejects(() => model.chat(messages, { ignoreEos: true } as never), UnknownOption);
+  await assertRejects(() => model.complete("Hi", { tools: [] } as never), UnknownOption);
+  await assertRejects(() => model.generate([2], { thinking: true } as never).next(), UnknownOption);
+  await assertRejects(() => model.logits([2], { first: 1 } as never), UnknownOption);
+  await assertRejects(() => model.hidden([2], { last: 1 } as never), UnknownOption);
+  await assertRejects(() => model.batch([], { speculative: true } as never), UnknownOption);
+  assertThrows(() => model.explain({ chip: "M1" } as never), UnknownOption);
+  assertThrows(() => model.renderChat(messages, { thinkin: true } as never), UnknownOption);
+  using session = model.session();
+  await assertRejects(() => session.append(messages, unknown), UnknownOption);
+  await session.append([2, 15]);
+  await assertRejects(() => session.generate(unknown).next(), UnknownOption);
+});
+
+Deno.test("wrong load options are named before anything is opened", async () => {
+  const wrong = [
+    { device: "gpu" },
+    { precision: "half" },
+    { kvCache: "q8" },
+    { contextLength: 0 },
+    { memory: -1 },
+    { cache: 5 },
+    { onProgress: true },
+    { signal: {} },
+  ];
+  for (const options of wrong) {
+    await assertRejects(
+      () => load("no such folder", options as never),
+      InvalidArgument,
+      Object.keys(options)[0],
+    );
+  }
+  await assertRejects(() => load(5 as never), InvalidArgument);
+});
+
+Deno.test("token ids must be whole numbers of the vocabulary", async () => {
+  await using model = await load(TINY);
+  for (const ids of [[2, 1536], [2, -1], [2.5], [NaN], ["2"], []]) {
+    await assertRejects(() => model.logits(ids as number[]), InvalidArgument);
+    await assertRejects(() => model.generate(ids as number[]).next(), InvalidArgument);
+  }
+  await assertRejects(() => model.logits([2, 3], { last: 3 }), InvalidArgument, "last");
+});
