@@ -9,11 +9,14 @@
 
 namespace mb {
 
-// One row of int8 activations: x[k] ~ scale[k / group] * code[k], |code| <= 127.
+// One row of int8 activations: x[k] ~ scale[k / group] * code[k], |code| <= 127. A weight w = s * q + b of B bits is taken as
+// s * (q - c) + (b + s * c) with c = 2^(B-1): the second part multiplies the group's exact sum, so that rounding of the
+// activations only meets the weight's deviation from its middle.
 struct QuantizedRow {
   const int8_t *codes;   // [padded columns], zero beyond the last column, in the order of the kernel that reads it
   const float *scales;   // [groups]
-  const float *sums;     // [groups] scale * sum of the group's codes: what a weight's bias multiplies
+  const float *sums;     // [groups] of the group's x, before quantisation
+  const float *code_sums;// [groups] of the group's codes
 };
 
 struct Kernels {
@@ -46,7 +49,8 @@ struct Kernels {
   // ---- int8 activations ----
   int64_t code_padding;  // QuantizedRow::codes are padded to a multiple of this many columns
   // Quantises x[0, k) by groups. `nibbles`: in the order of product_rows for 4-bit weights, else the natural order.
-  void (*quantize)(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *codes, float *scales, float *sums);
+  void (*quantize)(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *codes, float *scales, float *sums,
+                   float *code_sums);
   // Decode: out[r * out_stride + c - first] = row c of w times activation row r, c in [first, last), r < rows.
   // Streams the weights once. For 4 bits codes are in nibble order, otherwise natural. `scratch`: see product_scratch.
   void (*product_rows)(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,

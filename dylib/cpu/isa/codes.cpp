@@ -7,25 +7,19 @@ namespace MB_ISA {
 
 namespace {
 
-// Eight codes of B bits fill B bytes. They are spread over eight bytes by halving: four and four, two and two, one and one.
-template <int B>
-inline uint64_t spread(uint64_t x) {
-  constexpr uint64_t one = (1ull << B) - 1;
-  constexpr uint64_t two = (1ull << 2 * B) - 1, four = B == 8 ? 0xffffffffull : (1ull << 4 * B) - 1;
-  x = (x & four) | (x >> 4 * B & four) << 32;
-  constexpr uint64_t pair = two | two << 32;
-  x = (x & pair) | (x >> 2 * B & pair) << 16;
-  constexpr uint64_t each = one | one << 16 | one << 32 | one << 48;
-  return (x & each) | (x >> B & each) << 8;
-}
-
 template <int B>
 void unpack(const uint8_t *packed, int64_t count, uint8_t *codes) {
-  for (int64_t i = 0; i < count / 8; i++) {
-    uint64_t x = 0;
-    __builtin_memcpy(&x, packed + i * B, B);
-    x = spread<B>(x);
-    __builtin_memcpy(codes + i * 8, &x, 8);
+  constexpr int columns = 4 * kLanes, bytes = columns / 8 * B;
+  int64_t i = 0;
+  for (; count - i >= columns && (count - i) / 8 * B >= bytes + kLoadSlack; i += columns) {
+    store_bytes(codes + i, spread_codes<B>(packed + i / 8 * B));
+  }
+  for (; i < count; i += columns) {
+    const int64_t n = count - i < columns ? count - i : columns;
+    uint8_t rest[bytes + kLoadSlack] = {}, out[columns];
+    memcpy(rest, packed + i / 8 * B, static_cast<size_t>(n / 8 * B));
+    store_bytes(out, spread_codes<B>(rest));
+    memcpy(codes + i, out, static_cast<size_t>(n));
   }
 }
 

@@ -15,27 +15,33 @@ inline int64_t rounded(int64_t n, int64_t unit) { return (n + unit - 1) / unit *
 
 // ---- activations ----
 
-void quantize(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *codes, float *scales, float *sums) {
+void quantize(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *codes, float *scales, float *sums,
+              float *code_sums) {
   for (int64_t g = 0; g < k / group; g++) {
     const float *from = x + g * group;
     int8_t *to = codes + g * group;
-    vf m = zero();
-    for (int64_t i = 0; i < group; i += kLanes) m = max(absolute(load(from + i)), m);
-    const float largest = reduce_max(m);
+    vf most = zero(), sum = zero();
+    for (int64_t i = 0; i < group; i += kLanes) {
+      const vf v = load(from + i);
+      most = max(absolute(v), most);
+      sum = add(sum, v);
+    }
+    const float largest = reduce_max(most);
+    sums[g] = reduce_add(sum);
     if (!(largest > 1e-30f)) {  // so small that its inverse is not finite
-      scales[g] = sums[g] = 0.0f;
+      scales[g] = code_sums[g] = 0.0f;
       memset(to, 0, static_cast<size_t>(group));
       continue;
     }
     const vf inverse = set1(127.0f / largest), limit = set1(127.0f), lowest = set1(-127.0f);
-    vf sum = zero();  // of whole numbers below 2^24: exact
+    vf code_sum = zero();  // whole numbers below 2^24: exact
     for (int64_t i = 0; i < group; i += kLanes) {
       const vf q = max(lowest, min(limit, round(mul(load(from + i), inverse))));
       store_codes(to + i, q);
-      sum = add(sum, q);
+      code_sum = add(code_sum, q);
     }
     scales[g] = largest / 127.0f;
-    sums[g] = scales[g] * reduce_add(sum);
+    code_sums[g] = reduce_add(code_sum);
   }
   const int64_t padded = rounded(k, code_padding);
   memset(codes + k, 0, static_cast<size_t>(padded - k));
@@ -56,10 +62,12 @@ void quantize(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *co
 
 namespace {
 
-// How a vector of codes is read and dotted: 4-bit codes as they are stored, others as bytes.
+// How codes are read and dotted. `whole`: vectors that load() may take, of a row with that many columns.
+
+// 4-bit codes as they are stored.
 struct Nibbles {
-  static constexpr int kColumns = 2 * kBytes;  // of a vector
-  static constexpr int kLaneColumns = 8;
+  static constexpr int kBits = 4, kColumns = 2 * kBytes, kLaneColumns = 8;
+  static inline int64_t whole(int64_t columns) { return columns / kColumns; }
   static inline vb load(const uint8_t *codes, int64_t v) { return load_bytes(codes + v * kBytes); }
   static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
     return load_bytes_n(codes + v * kBytes, columns / 2);
@@ -68,21 +76,32 @@ struct Nibbles {
     return MB_ISA::dot(MB_ISA::dot(zero_int(), low_nibbles(c), load_bytes(x)), high_nibbles(c), load_bytes(x + kBytes));
   }
 };
+
 struct Bytes {
-  static constexpr int kColumns = kBytes;
-  static constexpr int kLaneColumns = 4;
-  static inline vb load(const uint8_t *codes, int64_t v) { return load_bytes(codes + v * kBytes); }
+  static constexpr int kBits = 8, kColumns = kBytes, kLaneColumns = 4;
+  static inline int64_t whole(int64_t columns) { return columns / kColumns; }
+  static inline vb load(const uint8_t *codes, int64_t v) { return offset_wide(load_bytes(codes + v * kBytes)); }
   static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
-    return load_bytes_n(codes + v * kBytes, columns);
-  }
-  static inline vi dot(vb c, const int8_t *x) { return MB_ISA::dot(zero_int(), c, load_bytes(x)); }
-};
-struct WideBytes : Bytes {
-  static inline vb load(const uint8_t *codes, int64_t v) { return offset_wide(Bytes::load(codes, v)); }
-  static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
-    return offset_wide(Bytes::load_n(codes, v, columns));  // what lies beyond meets activations of zero
+    return offset_wide(load_bytes_n(codes + v * kBytes, columns));  // what lies beyond meets activations of zero
   }
   static inline vi dot(vb c, const int8_t *x) { return dot_wide(zero_int(), c, load_bytes(x)); }
+};
+
+template <int B>
+struct Packed {
+  static constexpr int kBits = B, kColumns = kBytes, kLaneColumns = 4;
+  static constexpr int kVectorBytes = kBytes / 8 * B;
+  static inline int64_t whole(int64_t columns) {
+    const int64_t bytes = columns / 8 * B - kLoadSlack;
+    return bytes > 0 ? bytes / kVectorBytes : 0;
+  }
+  static inline vb load(const uint8_t *codes, int64_t v) { return spread_codes<B>(codes + v * kVectorBytes); }
+  static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
+    uint8_t rest[kVectorBytes + kLoadSlack] = {};
+    memcpy(rest, codes + v * kVectorBytes, static_cast<size_t>(columns / 8 * B));
+    return spread_codes<B>(rest);
+  }
+  static inline vi dot(vb c, const int8_t *x) { return MB_ISA::dot(zero_int(), c, load_bytes(x)); }
 };
 
 // Scale of each lane of vector v, where L lanes share a group.
@@ -102,7 +121,7 @@ inline void dot_row(const uint8_t *codes, int64_t columns, const QuantizedRow *a
     sum[r][0] = sums[r];
     sum[r][1] = zero();
   }
-  const int64_t whole = columns / Codes::kColumns;
+  const int64_t whole = Codes::whole(columns);
   int64_t v = 0;
   for (; v + 2 <= whole; v += 2) {
     for (int half = 0; half < 2; half++) {
@@ -113,9 +132,9 @@ inline void dot_row(const uint8_t *codes, int64_t columns, const QuantizedRow *a
       }
     }
   }
-  for (int half = 0; v * Codes::kColumns < columns; v++, half++) {
+  for (int half = 0; v * Codes::kColumns < columns; v++, half ^= 1) {
     const int64_t rest = columns - v * Codes::kColumns;
-    const vb c = rest >= Codes::kColumns ? Codes::load(codes, v) : Codes::load_n(codes, v, rest);
+    const vb c = v < whole ? Codes::load(codes, v) : Codes::load_n(codes, v, rest < Codes::kColumns ? rest : Codes::kColumns);
     for (int r = 0; r < R; r++) {
       const vf d = to_float(Codes::dot(c, a[r].codes + v * Codes::kColumns));
       sum[r][half] = fma(d, lane_scales<L>(scales + r * stride, v), sum[r][half]);
@@ -126,90 +145,89 @@ inline void dot_row(const uint8_t *codes, int64_t columns, const QuantizedRow *a
 
 constexpr int kDecodeRows = 4;  // activation rows that share an unpacked vector
 
-// Scratch of product_rows: scales and biases of a weight row, their products with R rows' scales, unpacked codes.
-struct RowScratch {
-  int64_t stride;  // groups, padded so that lane_scales may read a whole vector's
-  float *scales, *biases, *products;
-  uint8_t *codes;
-  static int64_t stride_of(const Weight &w) { return rounded(w.groups() + kLanes, kLanes); }
-  RowScratch(const Weight &w, uint8_t *scratch) : stride(stride_of(w)) {
-    scales = reinterpret_cast<float *>(scratch);
-    biases = scales + stride;
-    products = biases + stride;
-    codes = reinterpret_cast<uint8_t *>(products + kDecodeRows * stride);
-  }
-};
+// What is taken from the codes of a weight before they are dotted: the middle of their range, but for what is left of it
+// where the instruction set has taken kWideOffset already.
+inline float middle_of(uint32_t bits) { return static_cast<float>(1 << (bits - 1)); }
+inline float code_offset(uint32_t bits) { return bits == 8 ? middle_of(8) - kWideOffset : middle_of(bits); }
 
-template <class Codes, int L, int R>
-inline void rows_of(const uint8_t *codes, const Weight &w, const RowScratch &s, const QuantizedRow *a, float *out,
-                    int64_t out_stride) {
+// Row n of w with R activation rows. products [R][stride] is scratch.
+template <class Codes, class S, int L, int R>
+inline void row_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *products, int64_t stride, float *out,
+                          int64_t out_stride) {
   const int64_t groups = w.groups();
+  const S *scales = reinterpret_cast<const S *>(w.scale_row(n)), *biases = reinterpret_cast<const S *>(w.bias_row(n));
+  const vf middle = set1(middle_of(Codes::kBits)), offset = set1(-code_offset(Codes::kBits));
   vf sums[R];
-  for (int r = 0; r < R; r++) {
-    float *product = s.products + r * s.stride;
-    vf bias = zero();
-    int64_t g = 0;
-    for (; g + kLanes <= groups; g += kLanes) {
-      store(product + g, mul(load(s.scales + g), load(a[r].scales + g)));
-      bias = fma(load(s.biases + g), load(a[r].sums + g), bias);
+  for (int r = 0; r < R; r++) sums[r] = zero();
+  const auto some = [&](int64_t g, auto at) {
+    const vf scale = at(scales), bias = fma(scale, middle, at(biases));
+    for (int r = 0; r < R; r++) {
+      const vf product = mul(scale, at(a[r].scales));
+      store(products + r * stride + g, product);
+      sums[r] = fma(bias, at(a[r].sums), sums[r]);
+      sums[r] = fma(mul(product, offset), at(a[r].code_sums), sums[r]);
     }
-    if (g < groups) {
-      store(product + g, mul(load(s.scales + g), load_n(a[r].scales + g, groups - g)));
-      bias = fma(load(s.biases + g), load_n(a[r].sums + g, groups - g), bias);
-      g += kLanes;
-    }
-    store(product + g, zero());
-    sums[r] = bias;
-  }
-  dot_row<Codes, L, R>(codes, w.columns, a, s.products, s.stride, sums, out, out_stride);
+  };
+  int64_t g = 0;
+  for (; g + kLanes <= groups; g += kLanes) some(g, [g](const auto *p) { return load(p + g); });
+  if (g < groups) some(g, [g, groups](const auto *p) { return load_n(p + g, groups - g); });
+  dot_row<Codes, L, R>(w.row(n), w.columns, a, products, stride, sums, out, out_stride);
 }
 
-template <class Codes, int L>
+// Products are padded by a vector of zeros: lane_scales reads a whole vector's.
+inline int64_t product_stride(const Weight &w) { return rounded(w.groups() + kLanes, kLanes); }
+
+template <class Codes, class S, int L>
 void product(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
              int64_t out_stride, uint8_t *scratch) {
-  const RowScratch s(w, scratch);
-  const int64_t groups = w.groups();
+  float *products = reinterpret_cast<float *>(scratch);
+  const int64_t stride = product_stride(w);
+  for (int64_t i = 0; i < kDecodeRows * stride; i++) products[i] = 0.0f;
   for (int64_t n = first; n < last; n++) {
-    read_scales(w.scale_row(n), w.scale_format, groups, s.scales);
-    read_scales(w.bias_row(n), w.scale_format, groups, s.biases);
-    for (int64_t g = groups; g < s.stride; g++) s.scales[g] = s.biases[g] = 0.0f;
-    const uint8_t *codes = w.row(n);
-    if (w.bits != 4 && w.bits != 8) {
-      unpack_codes(codes, w.bits, w.columns, s.codes);
-      codes = s.codes;
-    }
-    if (w.bits == 8 && kWideOffset) {
-      for (int64_t g = 0; g < groups; g++) s.biases[g] += kWideOffset * s.scales[g];
-    }
     int64_t r = 0;
     float *to = out + (n - first);
     for (; r + kDecodeRows <= rows; r += kDecodeRows) {
-      rows_of<Codes, L, kDecodeRows>(codes, w, s, a + r, to + r * out_stride, out_stride);
+      row_with_rows<Codes, S, L, kDecodeRows>(w, n, a + r, products, stride, to + r * out_stride, out_stride);
     }
-    for (; r < rows; r++) rows_of<Codes, L, 1>(codes, w, s, a + r, to + r * out_stride, out_stride);
+    for (; r < rows; r++) {
+      row_with_rows<Codes, S, L, 1>(w, n, a + r, products, stride, to + r * out_stride, out_stride);
+    }
   }
 }
 
-template <class Codes>
-void product_of_group(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
-                      int64_t out_stride, uint8_t *scratch) {
+using Product = void (*)(const Weight &, int64_t, int64_t, const QuantizedRow *, int64_t, float *, int64_t, uint8_t *);
+
+template <class Codes, class S>
+Product product_of_group(uint32_t group) {
   constexpr int unit = Codes::kLaneColumns;
-  if (w.group == 32) return product<Codes, 32 / unit>(w, first, last, a, rows, out, out_stride, scratch);
-  if (w.group == 64) return product<Codes, 64 / unit>(w, first, last, a, rows, out, out_stride, scratch);
-  product<Codes, 128 / unit>(w, first, last, a, rows, out, out_stride, scratch);
+  return group == 32 ? product<Codes, S, 32 / unit> : group == 64 ? product<Codes, S, 64 / unit> : product<Codes, S, 128 / unit>;
+}
+
+template <class Codes>
+Product product_of_scales(const Weight &w) {
+  if (w.scale_format == kBF16) return product_of_group<Codes, BF16>(w.group);
+  if (w.scale_format == kF16) return product_of_group<Codes, F16>(w.group);
+  return product_of_group<Codes, float>(w.group);
+}
+
+Product product_of(const Weight &w) {
+  switch (w.bits) {
+    case 2: return product_of_scales<Packed<2>>(w);
+    case 3: return product_of_scales<Packed<3>>(w);
+    case 4: return product_of_scales<Nibbles>(w);
+    case 5: return product_of_scales<Packed<5>>(w);
+    case 6: return product_of_scales<Packed<6>>(w);
+    default: return product_of_scales<Bytes>(w);
+  }
 }
 
 }  // namespace
 
-int64_t product_scratch(const Weight &w) {
-  return (2 + kDecodeRows) * RowScratch::stride_of(w) * 4 + rounded(w.columns, kBytes) + kBytes;
-}
+int64_t product_scratch(const Weight &w) { return kDecodeRows * product_stride(w) * 4; }
 
 void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride, uint8_t *scratch) {
-  if (w.bits == 4) return product_of_group<Nibbles>(w, first, last, a, rows, out, out_stride, scratch);
-  if (w.bits == 8) return product_of_group<WideBytes>(w, first, last, a, rows, out, out_stride, scratch);
-  product_of_group<Bytes>(w, first, last, a, rows, out, out_stride, scratch);
+  product_of(w)(w, first, last, a, rows, out, out_stride, scratch);
 }
 
 // ---- prefill: tiles of weight rows ----
@@ -232,12 +250,16 @@ template <bool Wide, int R>
 inline void tile_rows(const Weight &w, const TileView &t, int64_t columns, const QuantizedRow *a, float *out,
                       int64_t out_stride) {
   constexpr int V = kInt8Vectors;
+  const float offset = code_offset(w.bits);
   float total[R][V * kLanes];
   for (int r = 0; r < R; r++) for (int v = 0; v < V; v++) store(total[r] + v * kLanes, zero());
   const uint8_t *codes = t.codes;
   for (int64_t g = 0; g < w.groups(); g++) {
     vi sum[R][V];
-    for (int r = 0; r < R; r++) for (int v = 0; v < V; v++) sum[r][v] = zero_int();
+    for (int r = 0; r < R; r++) {
+      const vi start = set1_int(static_cast<int32_t>(-offset * a[r].code_sums[g]));
+      for (int v = 0; v < V; v++) sum[r][v] = start;
+    }
     for (int64_t k = g * w.group; k < (g + 1) * w.group; k += 4, codes += 4 * tile_columns) {
       vb c[V];
       for (int v = 0; v < V; v++) c[v] = load_bytes(codes + v * kBytes);
@@ -288,8 +310,8 @@ void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
       for (int64_t i = 0; i < count; i++) t.scales[(g + i) * tile_columns + c] = numbers[i];
       read_scales(w.bias_row(n) + g * scale_bytes, w.scale_format, count, numbers);
       for (int64_t i = 0; i < count; i++) {
-        const float offset = w.bits == 8 ? kWideOffset * t.scales[(g + i) * tile_columns + c] : 0.0f;
-        t.biases[(g + i) * tile_columns + c] = numbers[i] + offset;
+        const int64_t at = (g + i) * tile_columns + c;
+        t.biases[at] = numbers[i] + middle_of(w.bits) * t.scales[at];
       }
     }
     unpack_codes(w.row(n), w.bits, w.columns, t.row);

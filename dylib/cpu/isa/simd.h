@@ -24,3 +24,4 @@
 #include "simd_neon.h"
 #endif
 #include "math.h"
+#include "spread.h"

@@ -82,6 +82,7 @@ constexpr int kInt8Rows = 4, kInt8Vectors = 2;
 using vi = __m256i;
 using vb = __m256i;
 
+static inline vi set1_int(int32_t x) { return _mm256_set1_epi32(x); }
 static inline vi zero_int() { return _mm256_setzero_si256(); }
 static inline vf to_float(vi a) { return _mm256_cvtepi32_ps(a); }
 static inline vb load_bytes(const void *p) { return _mm256_loadu_si256(static_cast<const __m256i *>(p)); }
@@ -90,6 +91,7 @@ static inline vb load_bytes_n(const void *p, int64_t n) {
   memcpy(bytes, p, static_cast<size_t>(n));
   return load_bytes(bytes);
 }
+static inline void store_bytes(uint8_t *p, vb a) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), a); }
 static inline vb broadcast4(const void *p) {
   int32_t word;
   memcpy(&word, p, 4);
@@ -118,6 +120,25 @@ template <int N>
 static inline vf spread(const float *p) {
   if (N >= 8) return set1(p[0]);
   return _mm256_set_m128(_mm_set1_ps(p[1]), _mm_set1_ps(p[0]));
+}
+
+// ---- 64-bit lanes of a vector of bytes ----
+
+static inline vb set1_64(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
+static inline vb both(vb a, vb b) { return _mm256_and_si256(a, b); }
+static inline vb either(vb a, vb b) { return _mm256_or_si256(a, b); }
+template <int N>
+static inline vb shift_left64(vb a) { return _mm256_slli_epi64(a, N); }
+template <int N>
+static inline vb shift_right64(vb a) { return _mm256_srli_epi64(a, N); }
+// Lane i gets bytes B i … B i + B - 1 of p and whatever follows; reads up to kLoadSlack bytes beyond the last lane's.
+constexpr int kLoadSlack = 16;
+template <int B>
+static inline vb load_strided(const uint8_t *p) {
+  const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
+  const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p + 2 * B));
+  const __m128i order = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, B, B + 1, B + 2, B + 3, B + 4, B + 5, B + 6, B + 7);
+  return _mm256_shuffle_epi8(_mm256_set_m128i(high, low), _mm256_broadcastsi128_si256(order));
 }
 
 }  // namespace MB_ISA

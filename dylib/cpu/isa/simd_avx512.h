@@ -69,10 +69,12 @@ constexpr int kInt8Rows = 8, kInt8Vectors = 2;
 using vi = __m512i;
 using vb = __m512i;
 
+static inline vi set1_int(int32_t x) { return _mm512_set1_epi32(x); }
 static inline vi zero_int() { return _mm512_setzero_si512(); }
 static inline vf to_float(vi a) { return _mm512_cvtepi32_ps(a); }
 static inline vb load_bytes(const void *p) { return _mm512_loadu_si512(p); }
 static inline vb load_bytes_n(const void *p, int64_t n) { return _mm512_maskz_loadu_epi8((1ull << n) - 1, p); }
+static inline void store_bytes(uint8_t *p, vb a) { _mm512_storeu_si512(p, a); }
 static inline vb broadcast4(const void *p) {
   int32_t word;
   memcpy(&word, p, 4);
@@ -95,6 +97,26 @@ static inline vf spread(const float *p) {
   if (N == 8) return _mm512_mask_broadcastss_ps(set1(p[0]), 0xff00, _mm_load_ss(p + 1));
   const __m512 four = _mm512_castps128_ps512(_mm_loadu_ps(p));
   return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), four);
+}
+
+// ---- 64-bit lanes of a vector of bytes ----
+
+static inline vb set1_64(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
+static inline vb both(vb a, vb b) { return _mm512_and_si512(a, b); }
+static inline vb either(vb a, vb b) { return _mm512_or_si512(a, b); }
+template <int N>
+static inline vb shift_left64(vb a) { return _mm512_slli_epi64(a, N); }
+template <int N>
+static inline vb shift_right64(vb a) { return _mm512_srli_epi64(a, N); }
+// Lane i gets bytes B i … B i + B - 1 of p and whatever follows; reads up to kLoadSlack bytes beyond the last lane's.
+constexpr int kLoadSlack = 16;
+template <int B>
+static inline vb load_strided(const uint8_t *p) {
+  const auto at = [p](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p + 2 * B * i)); };
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(at(0)), at(1), 1);
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(at(2)), at(3), 1);
+  const __m128i order = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, B, B + 1, B + 2, B + 3, B + 4, B + 5, B + 6, B + 7);
+  return _mm512_shuffle_epi8(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), _mm512_broadcast_i32x4(order));
 }
 
 }  // namespace MB_ISA

@@ -83,6 +83,7 @@ constexpr int kInt8Rows = 4, kInt8Vectors = 4;
 using vi = int32x4_t;
 using vb = uint8x16_t;
 
+static inline vi set1_int(int32_t x) { return vdupq_n_s32(x); }
 static inline vi zero_int() { return vdupq_n_s32(0); }
 static inline vf to_float(vi a) { return vcvtq_f32_s32(a); }
 static inline vb load_bytes(const void *p) { return vld1q_u8(static_cast<const uint8_t *>(p)); }
@@ -91,6 +92,7 @@ static inline vb load_bytes_n(const void *p, int64_t n) {
   memcpy(bytes, p, static_cast<size_t>(n));
   return load_bytes(bytes);
 }
+static inline void store_bytes(uint8_t *p, vb a) { vst1q_u8(p, a); }
 static inline vb broadcast4(const void *p) {
   uint32_t word;
   memcpy(&word, p, 4);
@@ -125,6 +127,20 @@ static inline vf spread(const float *p) {
   static_assert(N >= kLanes, "a group fills a vector at least");
   return set1(p[0]);
 }
+
+// ---- 64-bit lanes of a vector of bytes ----
+
+static inline vb set1_64(uint64_t x) { return vreinterpretq_u8_u64(vdupq_n_u64(x)); }
+static inline vb both(vb a, vb b) { return vandq_u8(a, b); }
+static inline vb either(vb a, vb b) { return vorrq_u8(a, b); }
+template <int N>
+static inline vb shift_left64(vb a) { return vreinterpretq_u8_u64(vshlq_n_u64(vreinterpretq_u64_u8(a), N)); }
+template <int N>
+static inline vb shift_right64(vb a) { return vreinterpretq_u8_u64(vshrq_n_u64(vreinterpretq_u64_u8(a), N)); }
+// Lane i gets bytes B i … B i + B - 1 of p and whatever follows; reads up to kLoadSlack bytes beyond the last lane's.
+constexpr int kLoadSlack = 8;
+template <int B>
+static inline vb load_strided(const uint8_t *p) { return vcombine_u8(vld1_u8(p), vld1_u8(p + B)); }
 
 }  // namespace MB_ISA
 }  // namespace mb

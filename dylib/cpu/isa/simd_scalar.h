@@ -76,10 +76,12 @@ struct vb {
   uint8_t v[4 * kLanes];
 };
 
+static inline vi set1_int(int32_t x) { vi r; MB_EACH r.v[i] = x; return r; }
 static inline vi zero_int() { return vi{}; }
 static inline vf to_float(vi a) { vf r; MB_EACH r.v[i] = static_cast<float>(a.v[i]); return r; }
 static inline vb load_bytes(const void *p) { vb r; memcpy(r.v, p, sizeof r.v); return r; }
 static inline vb load_bytes_n(const void *p, int64_t n) { vb r{}; memcpy(r.v, p, static_cast<size_t>(n)); return r; }
+static inline void store_bytes(uint8_t *p, vb a) { memcpy(p, a.v, sizeof a.v); }
 static inline vb broadcast4(const void *p) { vb r; MB_EACH memcpy(r.v + 4 * i, p, 4); return r; }
 static inline vb low_nibbles(vb a) { for (uint8_t &b : a.v) b &= 15; return a; }
 static inline vb high_nibbles(vb a) { for (uint8_t &b : a.v) b >>= 4; return a; }
@@ -96,6 +98,40 @@ static inline void store_codes(int8_t *p, vf a) { MB_EACH p[i] = static_cast<int
 // Lane i is p[i / N].
 template <int N>
 static inline vf spread(const float *p) { vf r; MB_EACH r.v[i] = p[i / N]; return r; }
+
+// ---- 64-bit lanes of a vector of bytes ----
+
+static inline vb set1_64(uint64_t x) { vb r; for (int i = 0; i < kLanes / 2; i++) memcpy(r.v + 8 * i, &x, 8); return r; }
+static inline vb both(vb a, vb b) { for (int i = 0; i < 4 * kLanes; i++) a.v[i] &= b.v[i]; return a; }
+static inline vb either(vb a, vb b) { for (int i = 0; i < 4 * kLanes; i++) a.v[i] |= b.v[i]; return a; }
+template <int N>
+static inline vb shift_left64(vb a) {
+  for (int i = 0; i < kLanes / 2; i++) {
+    uint64_t x;
+    memcpy(&x, a.v + 8 * i, 8);
+    x <<= N;
+    memcpy(a.v + 8 * i, &x, 8);
+  }
+  return a;
+}
+template <int N>
+static inline vb shift_right64(vb a) {
+  for (int i = 0; i < kLanes / 2; i++) {
+    uint64_t x;
+    memcpy(&x, a.v + 8 * i, 8);
+    x >>= N;
+    memcpy(a.v + 8 * i, &x, 8);
+  }
+  return a;
+}
+// Lane i gets bytes B i … B i + B - 1 of p and whatever follows; reads up to kLoadSlack bytes beyond the last lane's.
+constexpr int kLoadSlack = 8;
+template <int B>
+static inline vb load_strided(const uint8_t *p) {
+  vb r;
+  for (int i = 0; i < kLanes / 2; i++) memcpy(r.v + 8 * i, p + B * i, 8);
+  return r;
+}
 
 #undef MB_EACH
 

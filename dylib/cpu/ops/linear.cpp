@@ -123,8 +123,11 @@ class Linear {
     int8_t *codes = c_.shared.take<int8_t>(static_cast<uint64_t>(rows_ * padded));
     float *scales = c_.shared.take<float>(static_cast<uint64_t>(rows_ * groups));
     float *sums = c_.shared.take<float>(static_cast<uint64_t>(rows_ * groups));
+    float *code_sums = c_.shared.take<float>(static_cast<uint64_t>(rows_ * groups));
     Quantized q{group, nibbles, {}};
-    for (int64_t i = 0; i < rows_; i++) q.rows.push_back({codes + i * padded, scales + i * groups, sums + i * groups});
+    for (int64_t i = 0; i < rows_; i++) {
+      q.rows.push_back({codes + i * padded, scales + i * groups, sums + i * groups, code_sums + i * groups});
+    }
     quantized_.push_back(std::move(q));
   }
 
@@ -157,7 +160,7 @@ class Linear {
     for (const Quantized &q : quantized_) {
       const QuantizedRow &row = q.rows[static_cast<size_t>(place)];
       k_.quantize(u, n, q.group, q.nibbles && place >= prefill_, const_cast<int8_t *>(row.codes), const_cast<float *>(row.scales),
-                  const_cast<float *>(row.sums));
+                  const_cast<float *>(row.sums), const_cast<float *>(row.code_sums));
     }
   }
 
@@ -318,8 +321,7 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
   for (const auto &[group, nibbles] : encodings) {
     (void)nibbles;
     need.add_shared(static_cast<uint64_t>(rows * padded));
-    need.add_shared(static_cast<uint64_t>(rows * (columns / group)) * 4);
-    need.add_shared(static_cast<uint64_t>(rows * (columns / group)) * 4);
+    for (int i = 0; i < 3; i++) need.add_shared(static_cast<uint64_t>(rows * (columns / group)) * 4);
   }
   return need;
 }
