@@ -21,6 +21,7 @@ static inline vf exponential(vf x) {
   return mul(p, power_of_two(n));
 }
 
+// NaN stays NaN: min and max return their second operand then.
 static inline vf hyperbolic_tangent(vf x) {
   const vf a = absolute(x);
   const vf z = mul(x, x);
@@ -30,7 +31,7 @@ static inline vf hyperbolic_tangent(vf x) {
   p = fma(p, z, set1(1.33314422036e-1f));
   p = fma(p, z, set1(-3.33332819422e-1f));
   const vf small = fma(mul(p, z), x, x);
-  const vf e = exponential(mul(min(a, set1(20.0f)), set1(2.0f)));
+  const vf e = exponential(mul(min(set1(20.0f), a), set1(2.0f)));
   const vf t = sub(set1(1.0f), div(set1(2.0f), add(e, set1(1.0f))));
   const vf large = select_less(x, zero(), sub(zero(), t), t);
   return select_less(a, set1(0.625f), small, large);
