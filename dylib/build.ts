@@ -19,6 +19,7 @@ export interface BuildOptions {
   cache?: string;
   /** units compiled so far, of how many */
   onProgress?: (done: number, total: number) => void;
+  /** ends the compilers; the call then rejects with its reason */
   signal?: AbortSignal;
   /** folder of the sources (with a `sources.json` where it is remote), ends with a slash; default: this module's */
   sources?: URL;

@@ -15,9 +15,10 @@ export const COMMON_FLAGS: readonly string[] = [
 ];
 
 /** An instruction set that a unit can be compiled for. */
-interface Isa {
+export interface Isa {
   /** absent: every architecture */
   arch?: typeof Deno.build.arch;
+  /** beyond the common ones */
   flags: readonly string[];
 }
 

@@ -37,7 +37,9 @@ export interface DeviceSources {
 export interface Sources {
   /** path relative to `dylib` → SHA-256 in hexadecimal, headers, units and shaders alike, ascending by path */
   files: Record<string, string>;
+  /** what is compiled, in the order of `files` */
   units: Unit[];
+  /** by name; only those with a folder */
   devices: Record<string, DeviceSources>;
 }
 

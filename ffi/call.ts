@@ -22,7 +22,9 @@ const ERROR_BYTES = 1024;
 
 /** Room for the error text of one call. Each call has its own, since nonblocking calls overlap. */
 export class ErrorText {
+  /** `err` of the call */
   readonly bytes: Uint8Array<ArrayBuffer> = new Uint8Array(ERROR_BYTES);
+  /** `err_cap` of the call, in bytes */
   readonly capacity: bigint = BigInt(ERROR_BYTES);
 
   /** Throws the error that a status means; returns for 0. */

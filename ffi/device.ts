@@ -20,14 +20,14 @@ export interface DeviceOptions extends LibraryOptions {
 
 /** What a device is. */
 export interface DeviceInfo {
-  kind: DeviceKind;
-  name: string;
+  /** as it was opened */ kind: DeviceKind;
+  /** of the processor */ name: string;
   /** instruction set or GPU family */ level: string;
-  threads: number;
-  memoryBytes: number;
+  /** that run ops; 0 on a GPU */ threads: number;
+  /** of the machine or GPU */ memoryBytes: number;
   /** bytes; tensors in mapped files must be aligned so */ weightAlignment: number;
-  maxBufferBytes: number;
-  unifiedMemory: boolean;
+  /** of one buffer */ maxBufferBytes: number;
+  /** host and device share memory */ unifiedMemory: boolean;
 }
 
 /** Bytes that a device holds, by kind. */
@@ -35,10 +35,10 @@ export interface DeviceMemory {
   /** of mapped files */ mapped: number;
   /** of buffers made by `createBuffer` */ buffers: number;
   /** of weights in another layout */ repacked: number;
-  scratch: number;
+  /** of passes, beside the plan's arena */ scratch: number;
   /** largest sum of the last three so far */ peak: number;
-  liveBuffers: number;
-  livePasses: number;
+  /** not yet released, passes' own included */ liveBuffers: number;
+  /** not yet released */ livePasses: number;
 }
 
 /**
@@ -48,6 +48,7 @@ export interface DeviceMemory {
 export class Device implements Disposable, AsyncDisposable {
   readonly #native: NativeSymbols;
   readonly #handle: Handle;
+  /** as it was opened */
   readonly kind: DeviceKind;
   /** the native library: path and SHA-256 */
   readonly library: { readonly path: string; readonly sha256: string };

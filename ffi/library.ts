@@ -11,6 +11,7 @@ export type NativeSymbols = Deno.DynamicLibrary<typeof symbols>["symbols"];
 
 /** The opened library. */
 export interface NativeLibrary {
+  /** the functions, blocking and nonblocking */
   symbols: NativeSymbols;
   /** absolute path of the file */
   path: string;

@@ -8,18 +8,23 @@ import type { NativeSymbols } from "./library.ts";
 export interface RunStatistics {
   /** nanoseconds from call to return */ wallNs: number;
   /** nanoseconds that the device was busy */ deviceNs: number;
-  dispatches: number;
-  commandBuffers: number;
+  /** kernels started */ dispatches: number;
+  /** handed to the device */ commandBuffers: number;
   /** times that the host waited for the device */ waits: number;
 }
 
 /** What a plan became on its device. */
 export interface PassInfo {
-  ops: number;
+  /** of the plan */ ops: number;
   /** of one run with decode rows */ dispatches: number;
-  scratchBytes: number;
-  repackedBytes: number;
-  kernels: { op: string; layer: number | null; kernel: string; dispatches: number }[];
+  /** that the pass holds beside the plan's arena */ scratchBytes: number;
+  /** of weights in another layout */ repackedBytes: number;
+  /** what each op became, in order */ kernels: {
+    op: string;
+    layer: number | null;
+    kernel: string;
+    dispatches: number;
+  }[];
 }
 
 /** Options of `Pass.run`. */
