@@ -1,6 +1,8 @@
 /** A device: where buffers live and plans run. */
+import { LibraryError, MissingPermission } from "../src/errors.ts";
 import { encodePlan, type Plan } from "../src/schedule/plan.ts";
 import { Buffer } from "./buffer.ts";
+import { cacheFolder } from "./cache_folder.ts";
 import { ErrorText, fixedBytes, readText, size, utf8 } from "./call.ts";
 import { Handle } from "./handle.ts";
 import { type LibraryOptions, type NativeSymbols, openLibrary } from "./library.ts";
@@ -28,6 +30,24 @@ export interface DeviceInfo {
   /** bytes; tensors in mapped files must be aligned so */ weightAlignment: number;
   /** of one buffer */ maxBufferBytes: number;
   /** host and device share memory */ unifiedMemory: boolean;
+  /** metal: pipelines asked for and ready, to be watched while a plan is compiled, and how they were made */
+  pipelines?: PipelineInfo;
+  /** metal: bytes that the system recommends as the most */ recommendedMaxWorkingSetSize?: number;
+  /** metal: version of the system with its build */ system?: string;
+  /** metal: how buffers are stored, and why */ storage?: { created: string; mapped: string; why: string };
+  /** metal: whether a residency set keeps the buffers in place */
+  residency?: { set: boolean; why?: string; bytes?: number; leftOutBytes?: number };
+}
+
+/** Pipelines of a Metal device. */
+export interface PipelineInfo {
+  /** kernels that plans asked for */ wanted: number;
+  /** of these, those that are made */ ready: number;
+  /** of the ready ones, those that came from an archive in the cache folder */ fromArchive: number;
+  /** kernel sources compiled */ libraries: number;
+  /** that plans waited for pipelines */ milliseconds: number;
+  /** by kernel family: none, new, loaded, rebuilt (the file was of no use) or failed */
+  archives: Record<string, { state: string; failure?: string }>;
 }
 
 /** Bytes that a device holds, by kind. */
@@ -74,7 +94,7 @@ export class Device implements Disposable, AsyncDisposable {
     const library = await openLibrary(libraryOptions);
     const settings = kind === "cpu"
       ? { threads, level: level ?? await optionalEnv("MARKBASE_CPU") }
-      : { threads, level };
+      : { threads, level, cache: kind === "metal" ? await kernelCache(options.cache) : undefined };
     const name = utf8(kind, "The device kind");
     const json = utf8(JSON.stringify(settings), "The device options");
     const out = new BigUint64Array(1);
@@ -189,5 +209,19 @@ export class Device implements Disposable, AsyncDisposable {
   /** As `Symbol.dispose`, and waits for the release. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#handle.disposeAsync();
+  }
+}
+
+/** Where compiled kernels are kept between processes; none where the cache folder may not be written. */
+async function kernelCache(cache?: string): Promise<string | undefined> {
+  try {
+    const folder = `${await cacheFolder(cache)}/metal`;
+    const { state } = await Deno.permissions.query({ name: "write", path: folder });
+    if (state !== "granted") return undefined;
+    await Deno.mkdir(folder, { recursive: true });
+    return folder;
+  } catch (error) {
+    if (error instanceof MissingPermission || error instanceof LibraryError) return undefined;
+    throw error;
   }
 }

@@ -19,6 +19,7 @@ export interface PassInfo {
   /** of one run with decode rows */ dispatches: number;
   /** that the pass holds beside the plan's arena */ scratchBytes: number;
   /** of weights in another layout */ repackedBytes: number;
+  /** metal: barriers of that run */ barriers?: number;
   /** what each op became, in order */ kernels: {
     op: string;
     layer: number | null;
