@@ -46,8 +46,8 @@ export interface Prepared {
   case: Case;
   problem: Problem;
   /** of each output of the plan, live rows only */ outputs: Float64Array[];
-  /** the KV tensor, where there is one, before and after the run */
-  pages?: { tensor: Tensor; before: Float64Array; after: Float64Array };
+  /** the KV tensor, where there is one: elements that the run writes, and what they become */
+  pages?: { tensor: Tensor; written: Uint32Array; values: Float64Array };
 }
 
 /** Single elements may be this many times further off than the norm. */
@@ -61,10 +61,15 @@ export function prepare(testCase: Case): Prepared {
   const [op] = plan.ops;
   const tensor = "kv" in op ? op.kv.pages : undefined;
   const outputs = oracle.run(input);
-  const pages = tensor && {
+  if (!tensor) return { case: testCase, problem, outputs };
+  const before = readTensor(tensor, buffers, plan.limits);
+  const after = oracle.pages(tensor);
+  const written: number[] = [];
+  for (let i = 0; i < after.length; i++) if (!Object.is(after[i], before[i])) written.push(i);
+  const pages = {
     tensor,
-    before: readTensor(tensor, buffers, plan.limits),
-    after: oracle.pages(tensor),
+    written: Uint32Array.from(written),
+    values: Float64Array.from(written, (i) => after[i]),
   };
   return { case: testCase, problem, outputs, pages };
 }
@@ -118,11 +123,12 @@ function liveBytes(tensor: Tensor, { input }: Problem): number {
   return rows * (tensor.shape[1] as number) * 4;
 }
 
-/** Compares what a run left behind with the reference. */
+/** Compares what a run left behind with the reference. Puts back what the run had to write and then looks for the rest. */
 function judge(
   { problem, outputs, pages }: Prepared,
   after: Uint8Array<ArrayBuffer>[],
 ): { error: number; worst: number; reason?: string } {
+  const { plan, buffers } = problem;
   const [arena, copied] = [after[0], after[after.length - 1]];
   let [error, worst, at] = [0, 0, 0];
   let reason: string | undefined;
@@ -131,7 +137,7 @@ function judge(
     error = Math.max(error, found.error);
     worst = Math.max(worst, found.worst);
   };
-  problem.plan.outputs.forEach((tensor, i) => {
+  plan.outputs.forEach((tensor, i) => {
     const bytes = liveBytes(tensor, problem);
     const live = arena.slice(tensor.offset, tensor.offset + bytes);
     if (!equal(live, copied.subarray(at, at + bytes))) {
@@ -139,40 +145,36 @@ function judge(
     }
     at += bytes;
     arena.fill(POISON, tensor.offset, tensor.offset + bytes);
-    if (tensor.format.kind === "u32") {
-      const wrong = new Uint32Array(live.buffer).findIndex((value, n) => value !== outputs[i][n]);
-      if (wrong >= 0) {
-        reason ??= `${tensor.name}[${wrong}] is ${new Uint32Array(live.buffer)[wrong]}, not ${
-          outputs[i][wrong]
-        }`;
-      }
-    } else {
-      add(new Float32Array(live.buffer), outputs[i]);
-    }
+    if (tensor.format.kind === "f32") return add(new Float32Array(live.buffer), outputs[i]);
+    const found = new Uint32Array(live.buffer);
+    const wrong = found.findIndex((value, n) => value !== outputs[i][n]);
+    if (wrong >= 0) reason ??= `${tensor.name}[${wrong}] is ${found[wrong]}, not ${outputs[i][wrong]}`;
   });
-  const stray = arena.findIndex((byte) => byte !== POISON);
-  if (stray >= 0) reason ??= `byte ${stray} of the arena, outside every live row, was written`;
-  for (const index of [1, 2]) {
-    if (!equal(after[index], problem.buffers[index])) {
-      reason ??= `the ${problem.plan.buffers[index].name} were written`;
+  if (pages) {
+    const { tensor: { buffer, offset, format }, written, values } = pages;
+    const [half, bytes] = [format.kind === "f16", after[buffer]];
+    const view = new DataView(bytes.buffer, offset);
+    add(
+      Float64Array.from(written, (i) => half ? view.getFloat16(2 * i, true) : view.getFloat32(4 * i, true)),
+      values,
+    );
+    const size = half ? 2 : 4;
+    for (const i of written) {
+      const start = offset + size * i;
+      for (let byte = start; byte < start + size; byte++) bytes[byte] = buffers[buffer][byte];
     }
   }
-  if (pages) {
-    const values = readTensor(pages.tensor, after, problem.plan.limits);
-    const written: number[] = [];
-    pages.after.forEach((value, i) => {
-      if (!Object.is(value, pages.before[i])) written.push(i);
-      else if (!Object.is(values[i], value)) reason ??= `element ${i} of the KV pages was written`;
-    });
-    if (written.length > 0) add(written.map((i) => values[i]), written.map((i) => pages.after[i]));
-    const { buffer, offset } = pages.tensor;
-    const guards = (bytes: Uint8Array) => bytes.subarray(0, offset).every((byte) => byte === POISON);
-    if (!guards(after[buffer]) || !guards(after[buffer].toReversed())) reason ??= "KV guards were written";
-  }
+  buffers.forEach((before, i) => {
+    if (equal(after[i], before)) return;
+    const byte = before.findIndex((value, n) => value !== after[i][n]);
+    reason ??= `byte ${byte} of the ${plan.buffers[i].name} was written`;
+  });
   return { error, worst, reason };
 }
 
 /** Whether two byte arrays are the same. */
 export function equal(a: Uint8Array, b: Uint8Array): boolean {
-  return a.length === b.length && a.every((byte, i) => byte === b[i]);
+  if (a.length !== b.length) return false;
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
+  return true;
 }
