@@ -10,12 +10,12 @@ Deno.test("sources.json is what `deno run -A dylib/sources.ts` would write now",
 });
 
 Deno.test("every header that a listed file includes is listed", async () => {
-  const paths = new Set(Object.keys(listed.files));
-  for (const path of paths) {
-    const text = await Deno.readTextFile(new URL(path, folder));
+  const listedUrls = new Set(Object.keys(listed.files).map((path) => new URL(path, folder).href));
+  for (const url of listedUrls) {
+    const text = await Deno.readTextFile(new URL(url));
     for (const [, name] of text.matchAll(/^\s*#\s*include\s*"([^"]+)"/gm)) {
-      const beside = new URL(name, `file:///${path}`).pathname.slice(1);
-      assert(paths.has(beside) || paths.has(name), `${path} includes ${name}`);
+      const places = [new URL(name, url), new URL(name, folder)]; // beside the file, or below dylib
+      assert(places.some((place) => listedUrls.has(place.href)), `${url} includes ${name}`);
     }
   }
 });

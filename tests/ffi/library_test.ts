@@ -3,6 +3,7 @@ import { buildLibrary } from "../../dylib/build.ts";
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 
 const root = decodeURIComponent(new URL("../../", import.meta.url).pathname).replace(/\/$/, "");
+const sources = `${root}/dylib,${root}/shaders`; // folders that a checkout reads to see whether its library is current
 const device = new URL("../../ffi/device.ts", import.meta.url).href;
 const errors = new URL("../../src/errors.ts", import.meta.url).href;
 
@@ -39,7 +40,7 @@ async function open(
 Deno.test("with a library in the cache, reading it and ffi are all the permissions that are needed", async () => {
   const cache = await cacheFolder();
   const built = await buildLibrary();
-  const flags = [`--allow-read=${cache},${root}/dylib`, `--allow-ffi=${cache}`];
+  const flags = [`--allow-read=${cache},${sources}`, `--allow-ffi=${cache}`];
   const opened = await open(flags, { cache });
   assertEquals(opened, { kind: "cpu", path: built.path, sha256: built.sha256 });
 });
@@ -48,11 +49,12 @@ Deno.test("each missing permission is named with the flag that grants it", async
   const cache = await cacheFolder();
   await buildLibrary();
   const empty = await Deno.makeTempDir();
-  const read = (folder: string) => `--allow-read=${folder},${root}/dylib`;
+  const read = (folder: string) => `--allow-read=${folder},${sources}`;
   const cases: [string, string[], { cache?: string }][] = [
     ["--allow-env=HOME", [], {}],
     [`--allow-read=${cache}`, [], { cache }],
     [`--allow-read=${root}/dylib`, [`--allow-read=${cache}`], { cache }],
+    [`--allow-read=${root}/shaders`, [`--allow-read=${cache},${root}/dylib`], { cache }],
     [`--allow-ffi=${cache}`, [read(cache)], { cache }],
     [`--allow-write=${empty}`, [read(empty)], { cache: empty }],
     ["--allow-run=c++", [read(empty), `--allow-write=${empty}`], { cache: empty }],
