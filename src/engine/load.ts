@@ -5,7 +5,7 @@ import { ChatTemplate, chatTemplateSource } from "../chat/template.ts";
 import { stopTokens } from "../chat/reply.ts";
 import { readText } from "../checkpoint/files.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
-import { CheckpointError, HubError, InvalidArgument, TokenizerError } from "../errors.ts";
+import { CheckpointError, HubError, InvalidArgument, MemoryLimit, TokenizerError } from "../errors.ts";
 import { shippedModel } from "../hub/shipped.ts";
 import { DECODE_ROWS } from "../schedule/cost.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
@@ -44,6 +44,8 @@ const LEAST_CPU_ROWS = 128;
 /** Share of the device's memory that a model may take unless told otherwise. */
 const MEMORY_SHARE = 0.9;
 const KEPT_PREFIXES = 16;
+/** A device's own scratch is known only after it compiled the plans; until then, as much as the arena and at least this. */
+const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
 
 /**
  * Loads a model: a folder, a `.safetensors` file, or `"tiny"`, the small model that ships with the project. Weights are
@@ -115,13 +117,14 @@ export async function loadWith(
     build("prefill", limits(chunkRows, outRows, 1, 1), groups.map(() => 1)).buffers[0].bytes,
     build("decode", limits(DECODE_ROWS, DECODE_ROWS, DECODE_ROWS, 1), groups.map(() => 1)).buffers[0].bytes,
   );
+  const memory = settings.memory ?? Math.floor(info.memoryBytes * MEMORY_SHARE);
   const budget = planBudget({
     config,
     kvFormat: settings.kvCache,
     weightBytes: layout.weightBytes,
-    activationBytes: arenaBytes,
+    activationBytes: arenaBytes + Math.max(arenaBytes, LEAST_SCRATCH_BYTES),
     contextLength: settings.contextLength,
-    memory: settings.memory ?? Math.floor(info.memoryBytes * MEMORY_SHARE),
+    memory,
     chunkRows,
     maxBufferBytes: info.maxBufferBytes,
   });
@@ -155,6 +158,16 @@ export async function loadWith(
   stack.use(decode.pass);
   progress(2);
   signal?.throwIfAborted();
+  const { buffers, repacked, scratch } = device.memory();
+  const mappedBytes = layout.weightBytes - layout.copies.reduce((sum, copy) => sum + copy.length, 0);
+  if (mappedBytes + buffers + repacked + scratch > memory) {
+    throw new MemoryLimit(
+      "The compiled model",
+      mappedBytes + buffers + repacked + scratch,
+      memory,
+      `Of it the device's scratch is ${scratch} bytes, repacked weights ${repacked}. Lower contextLength or raise memory.`,
+    );
+  }
 
   const isCpu = device.kind === "cpu";
   const forward = new Forward({
@@ -187,7 +200,7 @@ export async function loadWith(
     warnings: loadWarnings(checkpoint, settings.contextLength, budget),
     fingerprint,
     weightBytes: layout.weightBytes,
-    mappedBytes: layout.weightBytes - layout.copies.reduce((sum, copy) => sum + copy.length, 0),
+    mappedBytes,
     copiedBytes: layout.copiedBytes,
     arenaBytes,
   });

@@ -1,0 +1,131 @@
+import { assert, assertEquals, assertRejects } from "@std/assert";
+import { CheckpointError, DeviceError, load, MarkbaseError, MemoryLimit, type Progress } from "../../mod.ts";
+import { fixtureModel, TINY } from "../support/models.ts";
+
+/** A copy of a model folder that a test may damage. */
+async function copyOf(folder: string, names?: string[]): Promise<{ path: string } & Disposable> {
+  const path = await Deno.makeTempDir();
+  for (const entry of Deno.readDirSync(folder)) {
+    if (names && !names.includes(entry.name)) continue;
+    await Deno.writeFile(`${path}/${entry.name}`, await Deno.readFile(`${folder}/${entry.name}`));
+  }
+  return { path, [Symbol.dispose]: () => Deno.removeSync(path, { recursive: true }) };
+}
+
+Deno.test("a model that cannot fit is refused before it is loaded, with needed and available bytes", async () => {
+  const error = await assertRejects(
+    () => load("tiny", { memory: 12_000_000, contextLength: 2048 }),
+    MemoryLimit,
+  );
+  assertEquals(error.availableBytes, 12_000_000);
+  assert(error.neededBytes > 12_000_000);
+  assert(error.message.includes(String(error.neededBytes)) && error.message.includes("contextLength"));
+  await using model = await load("tiny", { memory: error.neededBytes, contextLength: 2048 });
+  const { weights, kv, activations } = model.memory();
+  assert(weights + kv + activations <= error.neededBytes, `${weights} + ${kv} + ${activations} bytes`);
+});
+
+Deno.test("without a wanted context a small budget gives a shorter one, and a warning says so", async () => {
+  const { neededBytes } = await assertRejects(
+    () => load("tiny", { memory: 1e6, contextLength: 2048 }),
+    MemoryLimit,
+  );
+  await using model = await load("tiny", { memory: neededBytes - 1_000_000 });
+  assert(model.contextLength < 2048);
+  assertEquals(model.warnings.map((warning) => warning.code), ["context_reduced"]);
+});
+
+Deno.test("a context beyond the model's own is possible but warned of", async () => {
+  await using model = await load("tiny", { contextLength: 4096 });
+  assertEquals(model.contextLength, 4096);
+  assertEquals(model.warnings.map((warning) => warning.code), ["context_beyond_model"]);
+});
+
+Deno.test("a folder, a file, a file URL and the name of the shipped model give the same model", async () => {
+  const prompt = [2, 15, 374];
+  let first: Float32Array | undefined;
+  for (
+    const source of ["tiny", TINY, `${TINY}/model.safetensors`, new URL(`file://${TINY}`), `file://${TINY}/`]
+  ) {
+    await using model = await load(source);
+    const logits = await model.logits(prompt);
+    first ??= logits;
+    assertEquals(logits, first, String(source));
+  }
+});
+
+Deno.test("progress names each stage and never goes back", async () => {
+  const seen: Progress[] = [];
+  await using _ = await load("tiny", { onProgress: (progress) => seen.push({ ...progress }) });
+  assert(seen.some(({ stage }) => stage === "compile"));
+  for (const [i, { stage, completed, total }] of seen.entries()) {
+    assert(completed >= 0 && completed <= total);
+    if (i > 0 && seen[i - 1].stage === stage) assert(completed >= seen[i - 1].completed);
+  }
+});
+
+Deno.test("a load that is aborted rejects with the signal's reason", async () => {
+  const reason = new Error("no more");
+  assertEquals(await load("tiny", { signal: AbortSignal.abort(reason) }).catch((error) => error), reason);
+  const controller = new AbortController();
+  const loading = load("tiny", {
+    signal: controller.signal,
+    onProgress: ({ stage }) => stage === "compile" && controller.abort(reason),
+  });
+  assertEquals(await loading.catch((error) => error), reason);
+});
+
+Deno.test("sources that do not exist or cannot be read yet are typed errors that say so", async () => {
+  for (const source of ["/no/such/folder", "/no/such/model.safetensors", "model.gguf"]) {
+    const error = await assertRejects(() => load(source), CheckpointError);
+    assert(error.message.includes(source.replace(/\/model.safetensors$/, "")), error.message);
+  }
+  const remote = await assertRejects(() => load(new URL("https://example.invalid/model")), MarkbaseError);
+  assertEquals(remote.code, "unsupported_source");
+});
+
+Deno.test("a device that this machine has not is a typed error that names it", async () => {
+  const error = await assertRejects(() => load("tiny", { device: "cuda" }), DeviceError, "cuda");
+  assertEquals(error.code, "no_device");
+});
+
+Deno.test("a norm with a NaN is found at load, and a matrix with NaN at the first reply, both by name", async () => {
+  using folder = await copyOf(fixtureModel("e2b")!, ["config.json", "model.safetensors"]);
+  const path = `${folder.path}/model.safetensors`;
+  const good = await Deno.readFile(path);
+  const length = Number(new DataView(good.buffer).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(good.subarray(8, 8 + length)));
+  const poison = async (suffix: string) => {
+    const name = Object.keys(header).find((key) => key.endsWith(suffix))!;
+    const bad = good.slice();
+    const [begin, end] = header[name].data_offsets;
+    for (let at = 8 + length + begin; at < 8 + length + end; at += 2) bad.set([0xc0, 0x7f], at); // bf16 NaN
+    await Deno.writeFile(path, bad);
+    return name;
+  };
+  const norm = await poison("layers.3.input_layernorm.weight");
+  const error = await assertRejects(() => load(folder.path), CheckpointError, norm);
+  assertEquals(error.code, "not_finite");
+
+  await poison("layers.3.mlp.down_proj.weight");
+  await using model = await load(folder.path, { precision: "exact" });
+  const failed = await assertRejects(() => model.generate([2, 5, 9], { temperature: 0 }).next(), DeviceError);
+  assertEquals(failed.code, "not_finite");
+});
+
+Deno.test("a truncated weight file is a typed error, and a missing tensor is named", async () => {
+  using folder = await copyOf(fixtureModel("e2b")!, ["config.json", "model.safetensors"]);
+  const path = `${folder.path}/model.safetensors`;
+  const good = await Deno.readFile(path);
+  for (const length of [0, 5, 100, good.length - 1]) {
+    await Deno.writeFile(path, good.subarray(0, length));
+    await assertRejects(() => load(folder.path), CheckpointError, "model.safetensors");
+  }
+  const text = new TextDecoder("latin1").decode(good);
+  const renamed = Uint8Array.from(
+    text.replace("layers.2.mlp.up_proj", "layers.2.mlp.xx_proj"),
+    (c) => c.charCodeAt(0),
+  );
+  await Deno.writeFile(path, renamed);
+  await assertRejects(() => load(folder.path), CheckpointError, "layers.2.mlp.up_proj");
+});

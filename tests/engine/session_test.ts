@@ -1,0 +1,227 @@
+import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { Disposed, InvalidArgument, load, type Message, SessionError } from "../../mod.ts";
+import { loadWith } from "../../src/engine/load.ts";
+import { fixtureModel, TINY } from "../support/models.ts";
+
+const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
+const GREEDY = { temperature: 0, ignoreEos: true } as const;
+
+async function collect(ids: AsyncIterable<number>): Promise<number[]> {
+  const all: number[] = [];
+  for await (const id of ids) all.push(id);
+  return all;
+}
+
+/** Prompt ids of `length`, longer than the window of the fixture (32) and of tiny (64). */
+function prompt(length: number, start = 0): number[] {
+  return Array.from({ length }, (_, i) => 3 + (start + i * 29) % 230);
+}
+
+async function withModels<T>(
+  work: (model: Awaited<ReturnType<typeof loadWith>>) => Promise<T>,
+): Promise<void> {
+  for (const folder of [fixtureModel("e2b")!, fixtureModel("e4b-mlx-mixed")!]) {
+    await using model = await loadWith(folder, EXACT, {});
+    await work(model);
+  }
+}
+
+Deno.test("a session that is appended to and generates in parts equals one fresh run", async () => {
+  await withModels(async (model) => {
+    using session = model.session();
+    await session.append(prompt(100));
+    const first = await collect(session.generate({ ...GREEDY, maxTokens: 10 }));
+    const second = await collect(session.generate({ ...GREEDY, maxTokens: 5 }));
+    assertEquals(
+      [...first, ...second],
+      await collect(model.generate(prompt(100), { ...GREEDY, maxTokens: 15 })),
+    );
+    await session.append(prompt(40, 9));
+    const third = await collect(session.generate({ ...GREEDY, maxTokens: 6 }));
+    const whole = [...prompt(100), ...first, ...second, ...prompt(40, 9)];
+    assertEquals(third, await collect(model.generate(whole, { ...GREEDY, maxTokens: 6 })));
+    assertEquals(session.ids, [...whole, ...third]);
+  });
+});
+
+Deno.test("forks share a past, and none sees what the others do afterwards", async () => {
+  await withModels(async (model) => {
+    using session = model.session();
+    await session.append(prompt(77));
+    const past = [...prompt(77), ...await collect(session.generate({ ...GREEDY, maxTokens: 4 }))];
+    using left = session.fork();
+    using right = session.fork();
+    await left.append(prompt(10, 50));
+    await right.append(prompt(20, 90));
+    const [a, b, c] = await Promise.all(
+      [left, right, session].map((each) => collect(each.generate({ ...GREEDY, maxTokens: 8 }))),
+    );
+    const fresh = (ids: number[]) => collect(model.generate(ids, { ...GREEDY, maxTokens: 8 }));
+    assertEquals(a, await fresh([...past, ...prompt(10, 50)]));
+    assertEquals(b, await fresh([...past, ...prompt(20, 90)]));
+    assertEquals(c, await fresh(past));
+  });
+});
+
+Deno.test("a saved session restores into the same or another load and goes on as if never left", async () => {
+  const folder = await Deno.makeTempDir();
+  const path = `${folder}/session`;
+  try {
+    for (const name of ["e2b", "e4b-mlx-mixed"]) {
+      let expected: number[];
+      {
+        await using model = await load(fixtureModel(name)!, EXACT);
+        using session = model.session();
+        await session.append(prompt(100));
+        await collect(session.generate({ ...GREEDY, maxTokens: 7 }));
+        await session.save(path);
+        expected = await collect(session.generate({ ...GREEDY, maxTokens: 9 }));
+        using same = model.session();
+        await same.append([5, 6, 7]);
+        await same.restore(path);
+        assertEquals(await collect(same.generate({ ...GREEDY, maxTokens: 9 })), expected);
+      }
+      await using again = await loadWith(fixtureModel(name)!, EXACT, {});
+      using session = again.session();
+      await session.restore(path);
+      assertEquals(session.ids.length, 107);
+      const { rows } = again.engine.forward.counts;
+      assertEquals(await collect(session.generate({ ...GREEDY, maxTokens: 9 })), expected);
+      assertEquals(again.engine.forward.counts.rows - rows, 9, "nothing restored is computed again");
+    }
+    assertEquals(
+      [...Deno.readDirSync(folder)].map((entry) => entry.name),
+      ["session"],
+      "no temporary file stays",
+    );
+  } finally {
+    await Deno.remove(folder, { recursive: true });
+  }
+});
+
+Deno.test("a damaged, foreign or missing session file is a typed error and leaves the session as it was", async () => {
+  const folder = await Deno.makeTempDir();
+  const path = `${folder}/session`;
+  try {
+    await using model = await loadWith(fixtureModel("e2b")!, EXACT, { keptPrefixes: 0 });
+    using session = model.session();
+    await session.append(prompt(60));
+    await collect(session.generate({ ...GREEDY, maxTokens: 3 }));
+    await session.save(path);
+    const good = await Deno.readFile(path);
+    const ids = session.ids;
+    const used = model.memory().kvUsed;
+    const expectCode = async (bytes: Uint8Array, code: string) => {
+      await Deno.writeFile(path, bytes);
+      const error = await assertRejects(() => session.restore(path), SessionError);
+      assertEquals(error.code, code);
+      assertEquals(session.ids, ids);
+      assertEquals(model.memory().kvUsed, used);
+    };
+    for (const length of [0, 7, 11, 40, good.length - 33, good.length - 1]) {
+      await expectCode(good.subarray(0, length), "session_damaged");
+    }
+    await expectCode(new Uint8Array([...good, 0]), "session_damaged");
+    for (const at of [0, 9, good.length - 5, good.length - 5000, good.length >> 1]) {
+      const bad = good.slice();
+      bad[at] ^= 1;
+      await expectCode(bad, "session_damaged");
+    }
+    await expectCode(new TextEncoder().encode("MBSESSN1 and then something else"), "session_damaged");
+
+    await Deno.writeFile(path, good);
+    await using other = await load(fixtureModel("e4b")!, EXACT);
+    using foreign = other.session();
+    assertEquals((await assertRejects(() => foreign.restore(path), SessionError)).code, "session_model");
+    await using half = await load(fixtureModel("e2b")!, { ...EXACT, kvCache: "f16" });
+    using converted = half.session();
+    assertEquals((await assertRejects(() => converted.restore(path), SessionError)).code, "session_format");
+    const missing = await assertRejects(() => session.restore(`${folder}/none`), SessionError);
+    assertEquals(missing.code, "session_missing");
+    await session.restore(path);
+    assertEquals(session.ids, ids);
+  } finally {
+    await Deno.remove(folder, { recursive: true });
+  }
+});
+
+Deno.test("messages appended turn by turn answer as a chat with the whole conversation does", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  using session = model.session();
+  await session.append([{ role: "user", content: "My name is Grace." }]);
+  const first = model.tokenizer.decode(await collect(session.generate({ temperature: 0 })), {
+    skipSpecial: true,
+  });
+  const { rows } = model.engine.forward.counts;
+  await session.append([{ role: "user", content: "What is my name?" }]);
+  const second = model.tokenizer.decode(await collect(session.generate({ temperature: 0 })), {
+    skipSpecial: true,
+  });
+  const messages: Message[] = [
+    { role: "user", content: "My name is Grace." },
+    { role: "assistant", content: first },
+    { role: "user", content: "What is my name?" },
+  ];
+  const evaluated = model.engine.forward.counts.rows - rows;
+  const reply = await model.chat(messages, { temperature: 0 });
+  assertEquals(second, reply.text);
+  assert(second.includes("Grace"));
+  assert(evaluated < reply.usage.promptTokens, "only the new turn was computed");
+});
+
+Deno.test("a thought that the template leaves out of the past makes the timeline go back, not go wrong", async () => {
+  await using model = await load("tiny", EXACT);
+  using session = model.session();
+  await session.append([{ role: "user", content: "What is 58 + 67?" }], { thinking: true });
+  await collect(session.generate({ temperature: 0 }));
+  await session.append([{ role: "user", content: "What is 27 + 45?" }]);
+  const text = model.tokenizer.decode(session.ids);
+  const messages: Message[] = [
+    { role: "user", content: "What is 58 + 67?" },
+    { role: "assistant", content: "125" },
+    { role: "user", content: "What is 27 + 45?" },
+  ];
+  assertEquals(text, model.renderChat(messages, { thinking: true }));
+  const ids = await collect(session.generate({ temperature: 0, maxTokens: 60 }));
+  const reply = await model.chat(messages, { temperature: 0, thinking: true, maxTokens: 60 });
+  assertEquals(ids.length, reply.usage.completionTokens);
+});
+
+Deno.test("a session refuses a second generation, appends of nothing, and use after disposal", async () => {
+  await using model = await loadWith(fixtureModel("e2b")!, EXACT, { keptPrefixes: 0 });
+  const session = model.session();
+  await assertRejects(() => session.generate().next(), InvalidArgument, "no token");
+  await assertRejects(() => session.append([]), InvalidArgument);
+  await assertRejects(() => session.append([99999]), InvalidArgument);
+  await session.append(prompt(10));
+  const running = session.generate(GREEDY);
+  await running.next();
+  await assertRejects(() => session.generate().next(), InvalidArgument, "under way");
+  await assertRejects(() => session.append([5]), InvalidArgument, "under way");
+  assertThrows(() => session.fork(), InvalidArgument, "under way");
+  await running.return();
+  await session.append([5]);
+  assertEquals(session.ids.length, 12);
+
+  const last = session.generate(GREEDY);
+  await last.next();
+  session[Symbol.dispose]();
+  await last.return();
+  assertEquals(model.memory().kvUsed, 0);
+  session[Symbol.dispose]();
+  await assertRejects(() => session.append([5]), Disposed);
+  await assertRejects(() => session.generate().next(), Disposed);
+  await assertRejects(() => session.save("nowhere"), Disposed);
+  assertThrows(() => session.fork(), Disposed);
+});
+
+Deno.test("disposing a model ends its sessions", async () => {
+  const model = await load(fixtureModel("e2b")!, EXACT);
+  const session = model.session();
+  await session.append(prompt(10));
+  const running = session.generate(GREEDY);
+  await running.next();
+  await model[Symbol.asyncDispose]();
+  await assertRejects(() => running.next(), Disposed);
+  await assertRejects(() => session.append([5]), Disposed);
+});

@@ -1,0 +1,93 @@
+import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { explain, InvalidArgument } from "../../mod.ts";
+import { parseConfig } from "../../src/checkpoint/config.ts";
+import { openCheckpoint } from "../../src/checkpoint/open.ts";
+import { explainPlan } from "../../src/schedule/explain.ts";
+import { MACHINES } from "../../src/schedule/machines.ts";
+import { fixtureModel } from "../support/models.ts";
+
+/** The sizes of the published E4B: 42 layers, every sixth full, the last 18 sharing keys and values. */
+const E4B = parseConfig({
+  model_type: "gemma4_text",
+  num_hidden_layers: 42,
+  hidden_size: 2560,
+  intermediate_size: 10_240,
+  num_attention_heads: 8,
+  num_key_value_heads: 2,
+  head_dim: 256,
+  global_head_dim: 512,
+  hidden_size_per_layer_input: 256,
+  vocab_size: 262_144,
+  vocab_size_per_layer_input: 262_144,
+  num_kv_shared_layers: 18,
+  sliding_window: 512,
+  layer_types: Array.from({ length: 42 }, (_, i) => i % 6 === 5 ? "full_attention" : "sliding_attention"),
+});
+
+Deno.test("an E4B token takes seven dispatches a sliding layer, eight a full one, and 310 at most", () => {
+  const { layers, totals, ops } = explainPlan(E4B, { device: "metal" });
+  for (const { kind, dispatches, index } of layers) {
+    assertEquals(dispatches, kind === "full" ? 8 : 7, `layer ${index}`);
+  }
+  assert(totals.dispatches <= 310, `${totals.dispatches} dispatches`);
+  assertEquals(totals.ops, ops.length);
+});
+
+Deno.test("a plan is explained from a config alone as from its weights", async () => {
+  for (const name of ["e2b", "e4b", "e2b-mlx-4bit"]) {
+    const checkpoint = await openCheckpoint(fixtureModel(name)!);
+    const real = explainPlan(checkpoint.config, {}, checkpoint.weights());
+    const { model, totals } = explainPlan(checkpoint.config);
+    assertEquals(totals.dispatches, real.totals.dispatches);
+    assert(Math.abs(model.weightBytes / real.model.weightBytes - 1) < 0.01, `${name}: ${model.weightBytes}`);
+    assertEquals(await explain(fixtureModel(name)!), explainPlan(checkpoint.config));
+    assertEquals((await explain(`${fixtureModel(name)}/model.safetensors`)).model, model);
+  }
+});
+
+Deno.test("layers name their KV owner and page group", () => {
+  const { layers, groups } = explainPlan(E4B);
+  assertEquals(groups.map(({ name, layers }) => [name, layers.length]), [["sliding", 20], ["full", 4]]);
+  assertEquals(layers[23].kvOwner, 23);
+  assertEquals([layers[41].kvOwner, layers[40].kvOwner], [23, 22]);
+  assertEquals([layers[41].pageGroup, layers[40].pageGroup], ["full", "sliding"]);
+});
+
+Deno.test("bytes and operations of a token are those of its weights, and grow with the context", () => {
+  const { totals, model } = explainPlan(E4B, { context: 0 });
+  // Tables are read by rows only; every other weight once. Two operations a weight.
+  const tables = 262_144 * (42 * 256) * 2; // bf16
+  assert(Math.abs(totals.weightBytes / (model.weightBytes - tables) - 1) < 0.01);
+  assert(Math.abs(totals.flops / (totals.weightBytes / 2 * 2) - 1) < 0.02);
+  const far = explainPlan(E4B, { context: 8192 });
+  assert(far.totals.bytes > totals.bytes && far.totals.seconds > totals.seconds);
+});
+
+Deno.test("a prompt stops before the shared layers: it costs less than half of as many output rows", () => {
+  const { variant, totals } = explainPlan(E4B, { rows: 512, context: 0 });
+  assertEquals(variant, "prefill");
+  const decode = explainPlan(E4B, { rows: 16, context: 0 });
+  assertEquals(decode.variant, "decode");
+  assert(
+    totals.flops / 512 < 0.6 * decode.totals.flops / 16,
+    `${totals.flops / 512} against ${decode.totals.flops / 16}`,
+  );
+});
+
+Deno.test("predictions order devices by their figures and take figures of one's own", () => {
+  const seconds = (device: string) => explainPlan(E4B, { device }).totals.seconds;
+  assert(
+    seconds("M1") > seconds("M4") && seconds("M4") > seconds("M4 Max") && seconds("m4 max") > seconds("H200"),
+  );
+  for (const { name } of MACHINES) assert(seconds(name) > 0);
+  const own = { name: "mine", bandwidth: 1e12, flops: 1e13, dispatch: 1e-6 };
+  assertEquals(explainPlan(E4B, { device: own }).device, own);
+});
+
+Deno.test("an unknown device or a wrong size is an InvalidArgument", async () => {
+  assertThrows(() => explainPlan(E4B, { device: "M99" }), InvalidArgument, "M99");
+  assertThrows(() => explainPlan(E4B, { device: { name: "x" } as never }), InvalidArgument);
+  assertThrows(() => explainPlan(E4B, { rows: 0 }), InvalidArgument, "rows");
+  assertThrows(() => explainPlan(E4B, { context: -1 }), InvalidArgument, "context");
+  await assertRejects(() => explain("tiny", { rows: 1.5 }), InvalidArgument);
+});
