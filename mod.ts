@@ -12,6 +12,8 @@
  */
 export { explain, load } from "./src/engine/load.ts";
 export { loadTokenizer, Tokenizer } from "./src/tokenizer/tokenizer.ts";
+export * from "./src/errors.ts";
+
 export type * from "./src/engine/api.ts";
 export type {
   DecodeOptions,
@@ -19,5 +21,28 @@ export type {
   LoadTokenizerOptions,
   Segment,
 } from "./src/tokenizer/tokenizer.ts";
-export type * from "./src/checkpoint/config.ts";
-export * from "./src/errors.ts";
+export type { TokenStream } from "./src/tokenizer/stream.ts";
+export type { AddedToken, Merge, Replacement, Vocabulary } from "./src/tokenizer/vocabulary.ts";
+export type { OpenAIToolCall } from "./src/chat/messages.ts";
+export type {
+  DrafterConfig,
+  ExpertsConfig,
+  LayerConfig,
+  ModelConfig,
+  RopeConfig,
+  SuggestedSampling,
+  TokenRoles,
+} from "./src/checkpoint/config.ts";
+export type {
+  AudioConfig,
+  AudioFramesConfig,
+  AudioTowerConfig,
+  VisionConfig,
+  VisionPatchesConfig,
+  VisionTowerConfig,
+} from "./src/checkpoint/config_media.ts";
+export type { Quantization } from "./src/checkpoint/quantization.ts";
+export type { AffineBits, AffineGroupSize, Format } from "./src/checkpoint/tensor.ts";
+export type { OpCost } from "./src/schedule/cost.ts";
+export type { ExplainedLayer, ExplainedOp } from "./src/schedule/explain.ts";
+export type { Machine } from "./src/schedule/machines.ts";

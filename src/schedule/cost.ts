@@ -12,7 +12,7 @@ export interface RunShape {
 
 /** Costs of one op in one run. */
 export interface OpCost {
-  dispatches: number;
+  /** on a GPU */ dispatches: number;
   /** weights, KV pages and activations read and written */ bytes: number;
   /** of these, weights */ weightBytes: number;
   /** multiplications and additions count one each */ flops: number;

@@ -2,7 +2,7 @@
 
 /** What a prediction needs to know of a device. */
 export interface Machine {
-  name: string;
+  /** for people */ name: string;
   /** peak memory bandwidth in bytes per second */ bandwidth: number;
   /** peak f32 operations per second */ flops: number;
   /** seconds between dependent dispatches */ dispatch: number;
