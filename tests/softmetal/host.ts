@@ -161,6 +161,21 @@ export class Gpu implements Disposable {
     host.host_groups(this.handle, ...groups, ...threads);
   }
 
+  /** A barrier for all buffers, or for one. */
+  barrier(buffer: Handle = null): void {
+    host.host_barrier(this.handle, buffer);
+  }
+
+  /** The pipeline's limit of threads a threadgroup. */
+  maxThreads(pipeline: Handle): number {
+    return host.host_max_threads(pipeline);
+  }
+
+  /** Lanes of a simdgroup. */
+  executionWidth(pipeline: Handle): number {
+    return host.host_execution_width(pipeline);
+  }
+
   /** Ends the encoder, commits and waits. Throws HostError with the command buffer's error. */
   finish(): void {
     host.host_end(this.handle);

@@ -1,6 +1,6 @@
 /** Turns a parsed Metal file into C++ for clang, line for line, and appends the entry points. */
 import { matching, matchingAngle, type Token } from "./lexer.ts";
-import { type Kernel, type KernelParam, type Unit } from "./parse.ts";
+import type { Kernel, KernelParam, Unit } from "./parse.ts";
 
 /** `cpu` runs in the software GPU, `check` is only type-checked with address spaces, `ptx` is NVPTX. */
 export type Target = "cpu" | "check" | "ptx";

@@ -52,7 +52,6 @@ enum LaneState { laneReady, laneSimd, laneBarrier, laneSimdBarrier, laneDone };
 struct Slot { alignas(16) char bytes[32]; };
 struct Simdgroup {
   int lanes, alive, arrived;
-  uint mask;
   const void* site;
   int parity;                      // two sets of slots: results of one operation are read while the next gathers
   Slot slots[2][SIMD + 1];

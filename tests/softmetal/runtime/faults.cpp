@@ -84,7 +84,7 @@ std::string sm::where(const void* pc) {
     std::string found;
     while (fgets(line, sizeof line, p)) {
       std::string s(line);
-      if (!found.empty() || s.find(".metal:") == std::string::npos) continue;
+      if (!found.empty() || s.find(".metal:") == std::string::npos || s.find(".metal:0") != std::string::npos) continue;
       s.pop_back();
       found = s.substr(s.rfind('/') == std::string::npos ? 0 : s.rfind('/') + 1);
     }

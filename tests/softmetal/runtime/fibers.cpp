@@ -293,7 +293,7 @@ EXPORT int sm_simd_arrive(const void* value, uint size, void** slots, uint* mask
   Lane& l = w->lanes[me];
   Simdgroup& g = w->simdgroups[me / SIMD];
   const void* site = __builtin_return_address(0);
-  if (g.arrived == 0) { g.site = site; g.mask = 0; }
+  if (g.arrived == 0) g.site = site;
   else if (g.site != site) {
     die(w, "simdgroup operation in divergent control flow: lanes of one simdgroup are at different operations: " + who(w, me) + where(site));
   }
@@ -302,14 +302,13 @@ EXPORT int sm_simd_arrive(const void* value, uint size, void** slots, uint* mask
   }
   Slot* s = g.slots[g.parity];
   memcpy(s[me % SIMD].bytes, value, size);
-  g.mask |= 1u << (me % SIMD);
   g.arrived++;
   *slots = s;
   *lane = me % SIMD;
   l.site = site;
   l.completes = g.arrived == g.lanes;
   if (!l.completes) { l.state = laneSimd; block(w); }
-  *mask = g.mask;
+  *mask = ~0u >> (SIMD - g.lanes);
   return l.completes;
 }
 EXPORT void sm_simd_finish(int last) {

@@ -1,0 +1,3 @@
+#include <metal_stdlib>
+using namespace metal;
+kernel void k(device float* o [[buffer(0)]]) { o[0] = ((float4*)o)[0].x; }
