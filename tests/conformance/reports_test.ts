@@ -1,0 +1,100 @@
+/** Known faults of other implementations, each with its stated values, on every instruction set of this CPU. */
+import { assert, assertAlmostEquals, assertEquals } from "@std/assert";
+import { Device } from "../../ffi/device.ts";
+import { seedOf } from "./case.ts";
+import { type LinearDescription, linearProblem } from "./cases/linear.ts";
+import { MAIN_FORMATS } from "./case.ts";
+import { lackingLevels, LEVELS } from "./levels.ts";
+import { type Problem, ProblemBuilder } from "./problem.ts";
+import { Random } from "./random.ts";
+import { execute } from "./runner.ts";
+
+const lacking = await lackingLevels();
+
+function test(name: string, run: (device: Device) => Promise<void>) {
+  for (const level of LEVELS) {
+    Deno.test({
+      name: `${name} on cpu ${level}`,
+      ignore: lacking.has(level),
+      async fn() {
+        using device = await Device.open("cpu", { level, threads: 2 });
+        await run(device);
+      },
+    });
+  }
+}
+
+/** The copied outputs of a run as f32. */
+async function outputs(device: Device, problem: Problem): Promise<Float32Array> {
+  return new Float32Array((await execute(device, problem, problem.plan.exact)).at(-1)!.buffer);
+}
+
+test("R50: proportional RoPE at position 1000 turns 64 pairs (i, i + 256) and leaves the other lanes", async (device) => {
+  const d = 512;
+  const unit = Float64Array.from({ length: d }, () => Math.fround(1 / Math.sqrt(d)));
+  const builder = new ProblemBuilder(new Random(1), [{ position: 1000 }]);
+  const x = builder.activation("x", ["rows", d], unit);
+  const y = builder.output("y", ["rows", d]);
+  const rope = { theta: 1e6, rotatedPairs: 64, positionScale: 1 };
+  const found = await outputs(
+    device,
+    builder.finish({ kind: "rope", x, y, heads: 1, headDim: d, rope }, true),
+  );
+  for (let i = 0; i < d; i++) {
+    const pair = i % 256;
+    const angle = pair < 64 ? 1000 * Math.pow(1e6, -2 * pair / d) : 0;
+    const sign = i < 256 ? -1 : 1;
+    const expected = unit[0] * (Math.cos(angle) + sign * Math.sin(angle));
+    if (pair < 64) assertAlmostEquals(found[i], expected, 1e-7, `lane ${i}`);
+    else assertEquals(found[i], unit[0], `lane ${i}`);
+  }
+});
+
+test("R60: activations of 7e4 stay finite through every matrix product", async (device) => {
+  for (const format of MAIN_FORMATS) {
+    for (const rows of [1, 8, 63, 64, 65]) {
+      for (const decodeRows of rows <= 16 ? [0, rows] : [0]) {
+        for (const exact of [true, false]) {
+          const d: LinearDescription = {
+            rows,
+            k: 256,
+            n: [40, 40],
+            format,
+            magnitude: 7e4,
+            decodeRows,
+            epilogue: "geglu",
+          };
+          const found = await outputs(device, linearProblem(d, seedOf("overflow"), exact));
+          const size = Math.sqrt(found.reduce((sum, value) => sum + value * value, 0) / found.length);
+          assert(size > 1e9, `${format.kind} at ${rows} rows, exact ${exact}: products of size ${size}`);
+          assert(found.every(Number.isFinite), `${format.kind} at ${rows} rows, exact ${exact}`);
+        }
+      }
+    }
+  }
+});
+
+test("R61: softcap 30 maps 0, 30, 124 and -1e4 to 0, 22.85, 29.98 and -30", async (device) => {
+  const builder = new ProblemBuilder(new Random(2), [{ position: 0 }]);
+  const x = builder.activation("x", ["rows", 4], Float64Array.of(0, 30, 124, -1e4));
+  const y = builder.output("y", ["rows", 4]);
+  const found = await outputs(device, builder.finish({ kind: "softcap", x, y, cap: 30 }, true));
+  [0, 22.85, 29.98, -30].forEach((value, i) => assertAlmostEquals(found[i], value, 5e-3));
+
+  // the same through the matrix product: an identity picks the four inputs
+  const product = new ProblemBuilder(new Random(3), [{ position: 0, rowClass: "decode" }]);
+  const identity = Float64Array.from({ length: 16 }, (_, i) => i % 5 === 0 ? 1 : 0);
+  const w = product.plain("w", [4, 4], "bf16", identity);
+  const capped = await outputs(
+    device,
+    product.finish({
+      kind: "linear",
+      x: product.activation("x", ["rows", 4], Float64Array.of(0, 30, 124, -1e4)),
+      weights: [w],
+      epilogue: { kind: "softcap", cap: 30 },
+      y: product.output("y", ["rows", 4]),
+      eps: 1e-6,
+    }, true),
+  );
+  [0, 22.85, 29.98, -30].forEach((value, i) => assertAlmostEquals(capped[i], value, 5e-3));
+});
