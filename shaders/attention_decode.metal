@@ -59,18 +59,23 @@ static inline void page_products(
   }
 }
 
+// One step of scatter_sums: of 2·N values a lane keeps the half that its bit N names, and gets its partner's part of it.
+template <uint N>
+static inline void halve_sums(thread float* x, uint lane) {
+  const bool upper = (lane & N) != 0;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    const float a = x[i];
+    const float b = x[i + N];
+    x[i] = (upper ? b : a) + simd_shuffle_xor(upper ? a : b, ushort(N));
+  }
+}
+
 // Sums over eight lanes of eight values each; lane i of the eight gets the sum of value i.
 static inline float scatter_sums(thread float* x, uint lane) {
-  #pragma clang loop unroll(full)
-  for (uint half_count = 4; half_count > 0; half_count /= 2) {
-    const bool upper = (lane & half_count) != 0;
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < half_count; i++) {
-      const float keep = upper ? x[i + half_count] : x[i];
-      const float give = upper ? x[i] : x[i + half_count];
-      x[i] = keep + simd_shuffle_xor(give, ushort(half_count));
-    }
-  }
+  halve_sums<4>(x, lane);
+  halve_sums<2>(x, lane);
+  halve_sums<1>(x, lane);
   return x[0];
 }
 
@@ -122,6 +127,7 @@ static inline void begin_with_own_key(
     threadgroup const float* q, threadgroup const float* k, threadgroup const float* v, float scale, uint lane,
     thread Running<D, HEADS>& seen)
 {
+  #pragma clang loop unroll(full)
   for (uint h = 0; h < HEADS; h++) {
     float product = 0.0f;
     for (uint i = lane; i < D; i += 32) {
@@ -235,6 +241,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
   }
 
   if (lane == 0) {
+    #pragma clang loop unroll(full)
     for (uint h = 0; h < HEADS; h++) {
       part_largest[h * kSimdgroups + simdgroup] = seen.largest[h];
       part_sum[h * kSimdgroups + simdgroup] = seen.sum[h];
@@ -319,7 +326,9 @@ template <typename T, int D, int HEADS, bool SPLIT>
   template [[host_name(TEXT(attention_decode_##F##_d##D))]] [[kernel]] decltype(attention_decode<T, D, 1, false>) attention_decode<T, D, 1, false>;
 #define PARTS(F, T, D, H) \
   template [[host_name(TEXT(attention_split_##F##_d##D##_h##H))]] [[kernel]] decltype(attention_decode<T, D, H, true>) attention_decode<T, D, H, true>;
-#define VARIANTS(F, T, D) DECODE(F, T, D) PARTS(F, T, D, 1) PARTS(F, T, D, 2) PARTS(F, T, D, 4)
-#define SIZES(F, T) VARIANTS(F, T, 32) VARIANTS(F, T, 64) VARIANTS(F, T, 128) VARIANTS(F, T, 256) VARIANTS(F, T, 512)
+#define VARIANTS(F, T, D) DECODE(F, T, D) PARTS(F, T, D, 1) PARTS(F, T, D, 2)
+#define SIZES(F, T) \
+  VARIANTS(F, T, 32) VARIANTS(F, T, 64) VARIANTS(F, T, 128) VARIANTS(F, T, 256) VARIANTS(F, T, 512) \
+  PARTS(F, T, 32, 4) PARTS(F, T, 64, 4) PARTS(F, T, 128, 4) PARTS(F, T, 256, 4)
 SIZES(f32, float)
 SIZES(f16, half)

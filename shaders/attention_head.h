@@ -18,6 +18,7 @@ constant constexpr float kTurn = 1.462918079267160e-9f;  // 2π / 2^32
 
 template <int D>
 static inline void head_load(device const float* x, uint lane, thread float* low, thread float* high) {
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     const uint i = lane + 32 * m;
     const bool present = i < D / 2;
@@ -30,11 +31,13 @@ static inline void head_load(device const float* x, uint lane, thread float* low
 template <int D>
 static inline void head_normalise(float eps, thread float* low, thread float* high) {
   float squares = 0.0f;
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     squares = fma(low[m], low[m], squares);
     squares = fma(high[m], high[m], squares);
   }
   const float scale = precise::rsqrt(simd_sum(squares) / float(D) + eps);
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     low[m] *= scale;
     high[m] *= scale;
@@ -49,6 +52,7 @@ static inline void head_norm(
     return;
   }
   head_normalise<D>(eps, low, high);
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     const uint i = lane + 32 * m;
     if (i < D / 2) {
@@ -58,15 +62,34 @@ static inline void head_norm(
   }
 }
 
+// a · b / 2^64, to 3 units.
+static inline ulong product_high(ulong a, ulong b) {
+  const ulong upper = a >> 32;
+  const ulong other = b >> 32;
+  return upper * other + (upper * (b & 0xffffffffu) >> 32) + ((a & 0xffffffffu) * other >> 32);
+}
+
+// Angle of pair i at `position`, between -π and π.
+static inline float rope_angle(constant AttentionParams& p, uint position, uint i) {
+  ulong turns = (ulong(p.turns_high) << 32) | p.turns_low;
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < kRatios; j++) {
+    const ulong ratio = (ulong(p.ratio_high[j]) << 32) | p.ratio_low[j];
+    turns = (i >> j & 1) != 0 ? product_high(turns, ratio) : turns;
+  }
+  const uint phase = uint(turns * position >> 32);  // whole turns overflow away
+  return float(int(phase)) * kTurn;
+}
+
 // Turns each pair below rotated_pairs by its angle at `position`.
 template <int D>
 static inline void head_rotate(
     constant AttentionParams& p, uint position, uint lane, thread float* low, thread float* high) {
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     const uint i = lane + 32 * m;
     if (i < p.rotated_pairs) {
-      const uint phase = position * p.turns_high[i] + mulhi(position, p.turns_low[i]);  // of 2^32, whole turns dropped
-      const float angle = float(int(phase)) * kTurn;
+      const float angle = rope_angle(p, position, i);
       const float c = precise::cos(angle);
       const float s = precise::sin(angle);
       const float x = low[m];
@@ -93,6 +116,7 @@ static inline void head_k(
   head_load<D>(row + p.k_column + kv_head * D, lane, low, high);
   head_norm<D>(k_norm, p.k_norm, p.eps, lane, low, high);
   head_rotate<D>(p, position, lane, low, high);
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     low[m] = float(T(low[m]));
     high[m] = float(T(high[m]));
@@ -102,10 +126,11 @@ static inline void head_k(
 template <typename T, int D>
 static inline void head_v(
     device const float* row, constant AttentionParams& p, uint kv_head, uint lane, thread float* low, thread float* high) {
-  head_load<D>(row + (p.flags & kValueIsKey ? p.k_column : p.v_column) + kv_head * D, lane, low, high);
+  head_load<D>(row + p.v_column + kv_head * D, lane, low, high);
   if (p.flags & kNormaliseValue) {
     head_normalise<D>(p.eps, low, high);
   }
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     low[m] = float(T(low[m]));
     high[m] = float(T(high[m]));
@@ -114,6 +139,7 @@ static inline void head_v(
 
 template <typename T, int D>
 static inline void head_store(device T* to, uint lane, thread const float* low, thread const float* high) {
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     const uint i = lane + 32 * m;
     if (i < D / 2) {
@@ -125,6 +151,7 @@ static inline void head_store(device T* to, uint lane, thread const float* low, 
 
 template <typename T, int D>
 static inline void head_share(threadgroup T* to, uint lane, thread const float* low, thread const float* high) {
+  #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     const uint i = lane + 32 * m;
     if (i < D / 2) {

@@ -5,13 +5,12 @@
 enum AttentionParamFlags : uint32_t {
   kOwnKey = 1,         // the row's own k and v come from qkv; otherwise its pages hold them already
   kStoreOwnKey = 2,    // and this dispatch writes them to the pages
-  kValueIsKey = 4,     // v is the raw k
-  kNormaliseValue = 8  // v is normalised without weight
+  kNormaliseValue = 4  // v is normalised without weight
 };
 
 enum : uint32_t {
   kNoNorm = 0xff,       // in place of a norm's format: the vector stays as it is
-  kMostPairs = 256,     // of a head: head size 512
+  kRatios = 8,          // bits of a pair's number: heads have at most 256 pairs
   kBlockTokens = 256,   // keys of the smallest part of a context that decode attention splits off
   kMostSplits = 64      // parts of one row's context
 };
@@ -19,7 +18,7 @@ enum : uint32_t {
 struct AttentionParams {
   uint32_t heads, kv_heads;
   uint32_t stride;              // floats from one row of q, k or v to the next
-  uint32_t k_column, v_column;  // where k and v begin in a row
+  uint32_t k_column, v_column;  // where k and v begin in a row; the same where v is the raw k
   uint32_t first_row, rows;     // rows of the op that the dispatch covers; bindings begin at the first
   uint32_t gathered;            // 1: rows of the op are output rows
   uint32_t group, groups;       // page group of the op, page groups of the plan
@@ -31,8 +30,10 @@ struct AttentionParams {
   uint32_t rotated_pairs;
   float eps;
   float score_scale;            // times log2(e): the kernels work with powers of two
-  // Pair i turns by position · turns[i] / 2^64 full turns, so that the angle is exact at any position.
-  uint32_t turns_high[kMostPairs], turns_low[kMostPairs];
+  // Pair i turns by position · turns · ratio^i: turns per position of pair 0 and ratio^(2^j), in units of 2^-64, so that the
+  // angle is exact at any position.
+  uint32_t turns_high, turns_low;
+  uint32_t ratio_high[kRatios], ratio_low[kRatios];
 };
 
 // The second half of split attention.

@@ -103,11 +103,13 @@ template <typename T, typename P, int D>
       head_q<D>(
           qkv + (tile + min(row, tile_rows - 1)) * p.stride, q_norm, p, head, row_position[row], lane, low, high);
       float largest = 0.0f;
+      #pragma clang loop unroll(full)
       for (uint m = 0; m < PAIRS(D); m++) {
         largest = max3(largest, fabs(low[m]), fabs(high[m]));
       }
       float back;
       const float scale = row_scale<T>(simd_max(largest), back);
+      #pragma clang loop unroll(full)
       for (uint m = 0; m < PAIRS(D); m++) {
         low[m] *= scale;
         high[m] *= scale;

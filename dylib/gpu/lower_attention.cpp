@@ -49,15 +49,23 @@ void check_head(const Attention &a) {
   fail(MB_UNSUPPORTED, "Head size %u: the GPU kernels have 32, 64, 128, 256 and 512; use device \"cpu\".", a.head_dim);
 }
 
-// Turns per position of each pair, as a fraction of 2^64: position_scale · theta^(-2i / head_dim) / 2π.
-void set_turns(AttentionParams &p, uint32_t head_dim, double theta, double position_scale) {
-  const double ratio = std::pow(theta, -2.0 / head_dim);
-  double turns = position_scale / (2 * 3.14159265358979323846);
-  for (uint32_t i = 0; i < p.rotated_pairs; i++, turns *= ratio) {
-    const double fraction = turns - std::floor(turns);
-    const double high = std::floor(std::ldexp(fraction, 32));
-    p.turns_high[i] = static_cast<uint32_t>(high);
-    p.turns_low[i] = static_cast<uint32_t>(std::ldexp(std::ldexp(fraction, 32) - high, 32));
+// x as a fraction of 2^64, rounded down; 1 becomes the largest fraction below it.
+void set_fraction(double x, uint32_t &high, uint32_t &low) {
+  const double upper = std::floor(std::ldexp(x, 32));
+  const bool whole = x >= 1;
+  high = whole ? 0xffffffff : static_cast<uint32_t>(upper);
+  low = whole ? 0xffffffff : static_cast<uint32_t>(std::ldexp(std::ldexp(x, 32) - upper, 32));
+}
+
+// Pair i turns by position · position_scale · theta^(-2i / head_dim) / 2π.
+void set_rope(AttentionParams &p, uint32_t head_dim, double theta, double position_scale) {
+  if (theta < 1 || position_scale > 6) {
+    fail(MB_UNSUPPORTED, "RoPE with theta %g and position scale %g: the GPU kernels need theta >= 1 and a scale <= 6.",
+         theta, position_scale);
+  }
+  set_fraction(position_scale / (2 * 3.14159265358979323846), p.turns_high, p.turns_low);
+  for (uint32_t j = 0; j < kRatios; j++) {
+    set_fraction(std::pow(theta, -2.0 * (1u << j) / head_dim), p.ratio_high[j], p.ratio_low[j]);
   }
 }
 
@@ -131,9 +139,10 @@ void walk(Emitter &e, const Attention &a, const AttentionParams &p) {
 }
 
 // Query heads that one threadgroup of attention_split takes: they share a KV head, and each key is read once for all.
+// The largest heads come in twos at most, for the registers.
 uint32_t heads_together(const Attention &a) {
   const uint32_t ratio = a.heads / a.kv_heads;
-  return ratio % 4 == 0 ? 4 : ratio % 2 == 0 ? 2 : 1;
+  return ratio % 4 == 0 && a.head_dim < 512 ? 4 : ratio % 2 == 0 ? 2 : 1;
 }
 
 void split(Emitter &e, const Attention &a, AttentionParams p) {
@@ -214,12 +223,12 @@ void lower_attention(Emitter &e, const Op &op) {
   set_pages(e, a, op.ints[4], op.ints[5]);
   AttentionParams &p = a.params;
   p.k_column = a.heads * a.head_dim;
-  p.v_column = p.k_column + a.kv_heads * a.head_dim;
-  p.flags = (op.flags & kKeysAreValues ? kValueIsKey : 0u) | (op.flags & kNormValues ? kNormaliseValue : 0u);
+  p.v_column = p.k_column + (op.flags & kKeysAreValues ? 0 : a.kv_heads * a.head_dim);
+  p.flags = op.flags & kNormValues ? kNormaliseValue : 0u;
   p.rotated_pairs = op.ints[3];
   p.eps = op.floats[1];
   p.score_scale = static_cast<float>(double{op.floats[2]} * kLog2E);
-  set_turns(p, a.head_dim, op.floats[0], op.floats[3]);
+  set_rope(p, a.head_dim, op.floats[0], op.floats[3]);
   both_classes(e, a);
 }
 
