@@ -144,12 +144,13 @@ for (const exact of [true, false]) {
             { history: 5, rows: 1, decode: true },
             { history: 255, rows: 1, decode: true },
             { history: 256, rows: 4, decode: true },
+            { history: 9000, rows: 1, decode: true },
             { history: 31, rows: 20 },
             { history: 0, rows: 33 },
           ],
-          heads: 8,
+          heads: 4,
           kvHeads: 2,
-          headDim: 64,
+          headDim: 32,
           kv,
         };
         const together = await rowsOf(two, attentionProblem(d, 3, exact), exact);

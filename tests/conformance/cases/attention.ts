@@ -224,6 +224,12 @@ export function attentionCases(): Case[] {
       add({ ...small, kv, sequences, rotatedPairs: 0 }, "attention");
       add({ ...small, kv, sequences, gathered: true }, "attend");
     }
+    // more blocks of keys than one wave of parallel work takes
+    add(
+      { heads: 2, kvHeads: 1, headDim: 32, kv, sequences: [{ history: 8500, rows: 1, decode: true }] },
+      "attention",
+      "attend",
+    );
     const real = { heads: 8, kvHeads: 2, headDim: 512, rotatedPairs: 64, theta: 1e6, kv };
     add({ ...real, sequences: [{ history: 260, rows: 1, decode: true }] }, "attention");
     add({ ...real, sequences: [{ history: 0, rows: 12 }], keysAreValues: true }, "attention");
