@@ -91,6 +91,7 @@ API void host_compute(Host* h, int32_t concurrent) {
   auto* e = concurrent ? h->buffer->computeCommandEncoder(MTL::DispatchTypeConcurrent) : h->buffer->computeCommandEncoder();
   h->compute = e ? e->retain() : nullptr;
 }
+API void host_compute_twice(Host* h) { Pool pool; h->buffer->computeCommandEncoder(); }
 API void host_use(Host* h, MTL::ComputePipelineState* p) { h->compute->setComputePipelineState(p); }
 API void host_set(Host* h, MTL::Buffer* b, uint64_t offset, uint32_t i) { h->compute->setBuffer(b, offset, i); }
 API void host_bytes(Host* h, const void* p, uint64_t n, uint32_t i) { h->compute->setBytes(p, n, i); }

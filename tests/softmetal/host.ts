@@ -21,6 +21,7 @@ const symbols = {
   host_release: { parameters: [P], result: "void" },
   host_begin: { parameters: [P], result: "void" },
   host_compute: { parameters: [P, I], result: "void" },
+  host_compute_twice: { parameters: [P], result: "void" },
   host_use: { parameters: [P, P], result: "void" },
   host_set: { parameters: [P, P, L, U], result: "void" },
   host_bytes: { parameters: [P, B, L, U], result: "void" },
@@ -58,7 +59,7 @@ const control = {
   softmetal_inject_error: { parameters: [U, U, U], result: "void" },
   softmetal_live_objects: { parameters: [B], result: "i64" },
   softmetal_misuses: { parameters: [], result: "i64" },
-  softmetal_last_misuse: { parameters: [B, "usize"], result: "usize" },
+  softmetal_first_misuse: { parameters: [B, "usize"], result: "usize" },
 } as const satisfies Deno.ForeignLibraryInterface;
 
 /** A native object. */
@@ -94,9 +95,9 @@ export const softmetal = {
   injectError: (nth: number, code: number, count = 1): void => soft.softmetal_inject_error(nth, code, count),
   live: (name: string): number => Number(soft.softmetal_live_objects(z(name))),
   misuses: (): number => Number(soft.softmetal_misuses()),
-  lastMisuse(): string {
+  firstMisuse(): string {
     const b = new Uint8Array(1024);
-    soft.softmetal_last_misuse(b, BigInt(b.length));
+    soft.softmetal_first_misuse(b, BigInt(b.length));
     return text(b);
   },
 };
@@ -148,8 +149,36 @@ export class Gpu implements Disposable {
     host.host_compute(this.handle, concurrent ? 1 : 0);
   }
 
+  /** Pages of memory that outlive the library. */
+  pages(bytes: number): Handle {
+    return host.host_pages(BigInt(bytes));
+  }
+
+  /** A buffer over pages, without a copy. */
+  noCopy(pages: Handle, bytes: number): Handle {
+    const b = host.host_no_copy(this.handle, pages, BigInt(bytes));
+    if (b !== null) this.#owned.push(b);
+    return b;
+  }
+
+  /** A command buffer of blits. */
+  blit(f: () => void): void {
+    host.host_begin(this.handle);
+    host.host_blit(this.handle);
+    f();
+    host.host_end_blit(this.handle);
+    this.commitAndWait();
+  }
+
   /** Encodes one dispatch. */
   dispatch(pipeline: Handle, args: Argument[], groups: Size3, threads: Size3, threadgroupBytes = 0): void {
+    this.bind(pipeline, args);
+    if (threadgroupBytes) host.host_threadgroup(this.handle, BigInt(threadgroupBytes), 0);
+    host.host_groups(this.handle, ...groups, ...threads);
+  }
+
+  /** Sets pipeline and arguments. */
+  bind(pipeline: Handle, args: Argument[]): void {
     host.host_use(this.handle, pipeline);
     args.forEach((a, i) => {
       if (a instanceof Uint8Array) {
@@ -157,8 +186,6 @@ export class Gpu implements Disposable {
       } else if (a !== null && "buffer" in a) host.host_set(this.handle, a.buffer, BigInt(a.offset), i);
       else if (a !== null) host.host_set(this.handle, a, 0n, i);
     });
-    if (threadgroupBytes) host.host_threadgroup(this.handle, BigInt(threadgroupBytes), 0);
-    host.host_groups(this.handle, ...groups, ...threads);
   }
 
   /** A barrier for all buffers, or for one. */
@@ -270,11 +297,11 @@ export function withOptions<T>(options: Record<string, string | number>, f: () =
   }
 }
 
-/** The text of the misuse that `f` commits; "" when it commits none. */
+/** The text of the first misuse that `f` commits; "" when it commits none. */
 export function misuseOf(f: () => void): string {
   return withOptions({ strict: 0 }, () => {
     softmetal.reset();
     f();
-    return softmetal.misuses() > 0 ? softmetal.lastMisuse() : "";
+    return softmetal.misuses() > 0 ? softmetal.firstMisuse() : "";
   });
 }

@@ -10,7 +10,7 @@ Options options;
 Counters counters;
 namespace {
 std::mutex lock;
-std::string lastMisuse;
+std::string firstMisuse;
 int64_t misuses;
 uint32_t injectAfter, injectCode, injectCount;
 
@@ -72,8 +72,7 @@ void fail(const char* f, ...) {
   fprintf(stderr, "softmetal: API misuse: %s\n", text);
   if (options.strict) abort();
   std::lock_guard<std::mutex> l(lock);
-  lastMisuse = text;
-  misuses++;
+  if (misuses++ == 0) firstMisuse = text;            // the others are mostly its consequences
 }
 std::string format(const char* f, ...) {
   char b[1024];
@@ -103,15 +102,15 @@ EXPORT void softmetal_reset_counters() {
   for (auto& n : names) *n.value = 0;
   std::lock_guard<std::mutex> l(lock);
   misuses = 0;
-  lastMisuse.clear();
+  firstMisuse.clear();
 }
 EXPORT void softmetal_inject_error(uint32_t nth, uint32_t code, uint32_t count) {
   std::lock_guard<std::mutex> l(lock);
   injectAfter = nth; injectCode = code; injectCount = count;
 }
 EXPORT int64_t softmetal_misuses() { std::lock_guard<std::mutex> l(lock); return misuses; }
-EXPORT size_t softmetal_last_misuse(char* text, size_t capacity) {
+EXPORT size_t softmetal_first_misuse(char* text, size_t capacity) {
   std::lock_guard<std::mutex> l(lock);
-  if (capacity) { size_t n = lastMisuse.size() < capacity ? lastMisuse.size() : capacity - 1; memcpy(text, lastMisuse.data(), n); text[n] = 0; }
-  return lastMisuse.size();
+  if (capacity) { size_t n = firstMisuse.size() < capacity ? firstMisuse.size() : capacity - 1; memcpy(text, firstMisuse.data(), n); text[n] = 0; }
+  return firstMisuse.size();
 }

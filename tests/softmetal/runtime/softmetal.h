@@ -16,9 +16,10 @@ void softmetal_reset_counters(void);
 void softmetal_inject_error(uint32_t nth, uint32_t code, uint32_t count);
 // Objects of a class (its Objective-C name) that are alive, or -1 for an unknown class.
 int64_t softmetal_live_objects(const char* class_name);
-// Uses of the API that Metal's debug layer would stop: their number since the last reset, and the text of the last one.
+// Uses of the API that Metal's debug layer would stop: their number since the last reset, and the text of the
+// first one.
 int64_t softmetal_misuses(void);
-size_t softmetal_last_misuse(char* text, size_t capacity);
+size_t softmetal_first_misuse(char* text, size_t capacity);
 #ifdef __cplusplus
 }
 #endif
