@@ -59,9 +59,10 @@ class Lowering {
     uint32_t rows, out_rows, sequences;
     uint32_t decode_rows, decode_out_rows;
     uint32_t context_blocks;  // 256-key blocks that the longest row reads
+    bool verifies;            // a sequence has several decode rows, which must see each other's keys and values
     bool operator==(const Shape &o) const {
       return rows == o.rows && out_rows == o.out_rows && sequences == o.sequences && decode_rows == o.decode_rows &&
-             decode_out_rows == o.decode_out_rows && context_blocks == o.context_blocks;
+             decode_out_rows == o.decode_out_rows && context_blocks == o.context_blocks && verifies == o.verifies;
     }
   };
   // Throws Error(MB_INVALID_INPUT) where a prefill row precedes a decode row.

@@ -96,7 +96,13 @@ Lowering::Shape Lowering::shape(const Input &input) const {
   shape.sequences = input.header.sequences;
   while (shape.decode_rows < shape.rows && input.row_class[shape.decode_rows] == 1) shape.decode_rows++;
   uint32_t last = 0;
+  std::vector<bool> seen(shape.sequences);
   for (uint32_t row = 0; row < shape.rows; row++) {
+    if (row < shape.decode_rows) {
+      const uint32_t sequence = input.sequence[row];
+      shape.verifies = shape.verifies || seen[sequence];
+      seen[sequence] = true;
+    }
     if (row >= shape.decode_rows && input.row_class[row] == 1) {
       fail(MB_INVALID_INPUT, "Row %u is of class decode but follows a prefill row; decode rows come first.", row);
     }
