@@ -223,7 +223,7 @@ export interface Model extends Disposable, AsyncDisposable {
   readonly contextLength: number;
   /** The tokenizer. Throws `TokenizerError` if the checkpoint has none. */
   readonly tokenizer: Tokenizer;
-  /** What was noticed at load. */
+  /** What was noticed at load, and what was changed since, such as smaller chunks. */
   readonly warnings: readonly Warning[];
   /** The prompt of a conversation as text. Throws `TemplateError` if the checkpoint has no template. */
   renderChat(messages: readonly Message[], options?: RenderChatOptions): string;

@@ -8,10 +8,11 @@ import type { Pass } from "../../ffi/pass.ts";
 import { PagePool } from "../cache/pages.ts";
 import { PrefixCache } from "../cache/prefix.ts";
 import { type PageStore, Sequence } from "../cache/sequence.ts";
-import { Disposed } from "../errors.ts";
+import { DeviceError, Disposed } from "../errors.ts";
 import { pageBytes, type PageGroup } from "../schedule/groups.ts";
 import { tensorBytes } from "../schedule/plan.ts";
 import { OUTPUT, type TextPlan } from "../schedule/text.ts";
+import type { Warning } from "../warning.ts";
 import { encodeInput, type InputRow, type OutputRow, type RunInput } from "./input.ts";
 import { Turns } from "./turns.ts";
 
@@ -137,10 +138,14 @@ export class Forward implements AsyncDisposable {
   #output: Uint8Array<ArrayBuffer> = new Uint8Array(0);
   #trace: Promise<CompiledPlan> | undefined;
   #secondsPerRow = 0;
+  /** rows of a chunk at most; halved when the device gave up on one */
+  #chunkLimit: number;
   #closed = false;
 
   /** Prefixes that later prompts can reuse. */
   readonly prefixes: PrefixCache;
+  /** What was changed on the way, for people. */
+  readonly warnings: Warning[] = [];
   /** Forwards so far, rows of them, and rows that produced output. */
   readonly counts: { forwards: number; rows: number; outRows: number } = { forwards: 0, rows: 0, outRows: 0 };
 
@@ -148,6 +153,7 @@ export class Forward implements AsyncDisposable {
   constructor(parts: ForwardParts, keptPrefixes: number) {
     this.#parts = parts;
     this.prefixes = new PrefixCache(keptPrefixes);
+    this.#chunkLimit = parts.chunkRows;
     const bytes = parts.groups.map((group) => pageBytes(group, parts.kvFormat));
     this.#store = {
       groups: parts.groups,
@@ -198,37 +204,61 @@ export class Forward implements AsyncDisposable {
     options: PrefillOptions,
     take: (results: Results) => void,
   ): Promise<void> {
-    const { plan } = this.#parts.prefill;
+    const { out_rows } = this.#parts.prefill.plan.limits;
     const firstOutput = ids.length - options.outputs;
+    let retried = false;
     for (let start = 0; start < ids.length;) {
       let end = Math.min(ids.length, start + this.#nextChunk());
-      end = Math.min(end, Math.max(start, firstOutput) + plan.limits.out_rows);
-      const from = start;
-      await this.#turns.take(options.signal, async () => {
-        sequence.prepare(end - from);
-        const position = sequence.length;
-        const rows = ids.slice(from, end).map((token, i): InputRow => ({
-          token,
-          position: position + i,
-          sequence: 0,
-          rowClass: "prefill",
-        }));
-        const outputs: OutputRow[] = [];
-        for (let at = Math.max(from, firstOutput); at < end; at++) {
-          outputs.push({ row: at - from, ...(at === ids.length - 1 ? options.last : {}) });
-        }
-        const results = await this.#run(
-          this.#parts.prefill,
-          { rows, outputs, sequences: [sequence] },
-          outputs.length > 0 ? options.mask : 0,
-          outputs.length,
-          options.signal,
-        );
-        sequence.commit(end - from);
-        if (outputs.length > 0) take(results);
-      });
+      end = Math.min(end, Math.max(start, firstOutput) + out_rows);
+      try {
+        await this.#turns.take(options.signal, () => this.#chunk(sequence, ids, start, end, options, take));
+      } catch (error) {
+        const rows = end - start;
+        if (retried || rows === 1 || !(error instanceof DeviceError && error.code === "timeout")) throw error;
+        retried = true;
+        this.#chunkLimit = Math.ceil(rows / 2);
+        this.warnings.push({
+          code: "chunk_halved",
+          message:
+            `The device gave up on a chunk of ${rows} rows; chunks have ${this.#chunkLimit} rows at most now.`,
+        });
+        continue;
+      }
+      retried = false;
       start = end;
     }
+  }
+
+  /** Runs rows [start, end) of a prompt. */
+  async #chunk(
+    sequence: Sequence,
+    ids: readonly number[],
+    start: number,
+    end: number,
+    { outputs: wanted, last, mask, signal }: PrefillOptions,
+    take: (results: Results) => void,
+  ): Promise<void> {
+    sequence.prepare(end - start);
+    const position = sequence.length;
+    const rows = ids.slice(start, end).map((token, i): InputRow => ({
+      token,
+      position: position + i,
+      sequence: 0,
+      rowClass: "prefill",
+    }));
+    const outputs: OutputRow[] = [];
+    for (let at = Math.max(start, ids.length - wanted); at < end; at++) {
+      outputs.push({ row: at - start, ...(at === ids.length - 1 ? last : {}) });
+    }
+    const results = await this.#run(
+      this.#parts.prefill,
+      { rows, outputs, sequences: [sequence] },
+      outputs.length > 0 ? mask : 0,
+      outputs.length,
+      signal,
+    );
+    sequence.commit(end - start);
+    if (outputs.length > 0) take(results);
   }
 
   /** Appends one generated token to a sequence. Rejects like `prefill`. */
@@ -348,10 +378,10 @@ export class Forward implements AsyncDisposable {
 
   /** Rows of the next chunk: as many as fit the time, by the rows measured so far. */
   #nextChunk(): number {
-    const { chunkRows, chunkSeconds, leastChunkRows } = this.#parts;
-    if (this.#secondsPerRow === 0) return chunkRows;
+    const { chunkSeconds, leastChunkRows } = this.#parts;
+    if (this.#secondsPerRow === 0) return this.#chunkLimit;
     const fitting = Math.floor(chunkSeconds / this.#secondsPerRow / 32) * 32;
-    return Math.min(chunkRows, Math.max(leastChunkRows, fitting));
+    return Math.min(this.#chunkLimit, Math.max(leastChunkRows, fitting));
   }
 
   #check(): void {

@@ -44,6 +44,8 @@ const LEAST_CPU_ROWS = 128;
 /** Share of the device's memory that a model may take unless told otherwise. */
 const MEMORY_SHARE = 0.9;
 const KEPT_PREFIXES = 16;
+/** Bytes copied at a stretch before timers and signals are heard. */
+const BREATH_BYTES = 64 * 2 ** 20;
 /** A device's own scratch is known only after it compiled the plans; until then, as much as the arena and at least this. */
 const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
 
@@ -330,7 +332,12 @@ async function placeWeights(
   const copied = stack.use(device.createBuffer(layout.copiedBytes));
   await using temporary = new AsyncDisposableStack();
   const sources = new Map(mapped);
+  let sinceBreath = 0; // bytes copied since other work had its turn
   for (const [index, { file, offset, length, to }] of layout.copies.entries()) {
+    if ((sinceBreath += length) > BREATH_BYTES) {
+      sinceBreath = 0;
+      await new Promise((resolve) => setTimeout(resolve, 0));
+    }
     options.signal?.throwIfAborted();
     let source = sources.get(file);
     if (source === undefined) sources.set(file, source = temporary.use(await map(file)));

@@ -92,7 +92,7 @@ export class LoadedModel implements Model {
   }
 
   get warnings(): readonly Warning[] {
-    return this.#parts.warnings;
+    return [...this.#parts.warnings, ...this.#parts.forward.warnings];
   }
 
   get tokenizer(): Tokenizer {

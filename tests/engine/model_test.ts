@@ -1,6 +1,15 @@
 /** A loaded model's calls: many at once, aborted, seeded, out of room, disposed. */
 import { assert, assertEquals, assertNotEquals, assertRejects, assertThrows } from "@std/assert";
-import { ContextFull, Disposed, load, MarkbaseError, type Message, type Model } from "../../mod.ts";
+import { Pass } from "../../ffi/pass.ts";
+import {
+  ContextFull,
+  DeviceError,
+  Disposed,
+  load,
+  MarkbaseError,
+  type Message,
+  type Model,
+} from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { sampleRow } from "../../src/sample/sampler.ts";
 import { fixtureModel, maxDifference, TINY } from "../support/models.ts";
@@ -226,6 +235,31 @@ Deno.test("an aborted call rejects with the signal's reason, before, while queue
   assertEquals(texts.length, 3);
   assertEquals(model.memory().kvUsed, 0, "aborted calls gave their pages back");
   assertEquals((await model.chat(user("What is 27 + 45?"), { temperature: 0 })).text, "72");
+});
+
+Deno.test("a chunk that the device gives up on is run again once with half the rows, and a warning says so", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  const ids = Array.from({ length: 300 }, (_, i) => 300 + i);
+  const expected = await model.logits(ids);
+  const { run } = Pass.prototype;
+  let failures = 1;
+  const rowsSeen: number[] = [];
+  Pass.prototype.run = function (input, ...rest) {
+    rowsSeen.push(new Uint32Array(input.buffer, input.byteOffset, 3)[2]);
+    if (failures-- > 0) return Promise.reject(new DeviceError("timeout", "The device gave up."));
+    return run.call(this, input, ...rest);
+  };
+  try {
+    assertEquals(maxDifference(await model.logits(ids), expected), 0);
+    assertEquals(rowsSeen, [300, 150, 150]);
+    assertEquals(model.warnings.map((warning) => warning.code), ["chunk_halved"]);
+    failures = 2;
+    const error = await assertRejects(() => model.logits(ids), DeviceError);
+    assertEquals(error.code, "timeout");
+  } finally {
+    Pass.prototype.run = run;
+  }
+  assertEquals(model.memory().kvUsed, 0);
 });
 
 Deno.test("leaving a stream early gives its pages back", async () => {
