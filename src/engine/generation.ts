@@ -58,7 +58,8 @@ export async function* drawTokens(
       adjustments: adjustments.list(),
       temperature: settings.temperature > 0 ? settings.temperature : 1,
     };
-    const take = (results: Results) => drawFrom(results, results.rows - 1, settings, adjustments, ids.length);
+    const take = (results: Results) =>
+      drawFrom(results, settings, adjustments, ids.length, context.vocabularySize);
     let draw: Draw | undefined;
     const pending = ids.slice(sequence.length);
     if (pending.length === 1 && timeline.drawn) {
@@ -88,14 +89,15 @@ export async function* drawTokens(
   }
 }
 
-/** Draws from one output row. `position` is that of the token to be drawn. */
+/** Draws from the last output row. `position` is that of the token to be drawn. */
 function drawFrom(
   results: Results,
-  row: number,
   settings: Settings,
   adjustments: Adjustments,
   position: number,
+  vocabularySize: number,
 ): Draw {
+  const row = results.rows - 1;
   const ids = results.ids(row);
   const values = results.values(row);
   const [rawLogSumExp, logSumExp] = results.stats(row);
@@ -110,7 +112,7 @@ function drawFrom(
   while (ids[count - 1] === ABSENT || values[count - 1] === -Infinity) count--;
   const more = count === CANDIDATES;
   let logits: Float32Array | undefined; // the raw row, where it is needed
-  let id = sampleCandidates({ ids, values, count, more, logSumExp }, settings, position);
+  let id = sampleCandidates({ ids, values, count, more, vocabularySize, logSumExp }, settings, position);
   if (id === undefined) {
     logits = results.logits(row);
     const adjusted = logits.slice();

@@ -40,7 +40,7 @@ const LOGITS_BYTES = 32 * 2 ** 20;
 /** Seconds that one chunk may take on a GPU, whose watchdog ends long command buffers; runs of a CPU can be cancelled. */
 const CHUNK_SECONDS = 0.25;
 const LEAST_GPU_ROWS = 16;
-const LEAST_CPU_ROWS = 128;
+const LEAST_CPU_ROWS = 256;
 /** Share of the device's memory that a model may take unless told otherwise. */
 const MEMORY_SHARE = 0.9;
 const KEPT_PREFIXES = 16;

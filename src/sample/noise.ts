@@ -3,11 +3,21 @@
  * replayed, and a drafter and its target draw alike.
  */
 
-/**
- * Standard Gumbel noise of one token at one position. `seed` is a whole number from 0 to 2^53 - 1. The hash is pcg4d
- * (Jarzynski and Olano, "Hash Functions for GPU Rendering", 2020) over two words of seed, position and token.
- */
+/** Standard Gumbel noise of one token at one position. */
 export function gumbel(seed: number, position: number, token: number): number {
+  return -Math.log(-Math.log(uniform(seed, position, token)));
+}
+
+/** The uniform number, above 0 and below 1, whose noise is above `noise` exactly if it is above the result. */
+export function uniformOf(noise: number): number {
+  return Math.exp(-Math.exp(-noise));
+}
+
+/**
+ * The uniform number behind the noise. `seed` is a whole number from 0 to 2^53 - 1. The hash is pcg4d (Jarzynski and Olano,
+ * "Hash Functions for GPU Rendering", 2020) over two words of seed, position and token.
+ */
+export function uniform(seed: number, position: number, token: number): number {
   let x = seed >>> 0;
   let y = Math.floor(seed / 2 ** 32) >>> 0;
   let z = position >>> 0;
@@ -29,8 +39,7 @@ export function gumbel(seed: number, position: number, token: number): number {
   z = z + Math.imul(x, y) | 0;
   w = w + Math.imul(y, z) | 0;
   // 52 bits in the middle of their intervals: never 0 and never 1.
-  const uniform = ((x >>> 0) * 2 ** 20 + (w >>> 12) + 0.5) * 2 ** -52;
-  return -Math.log(-Math.log(uniform));
+  return ((x >>> 0) * 2 ** 20 + (w >>> 12) + 0.5) * 2 ** -52;
 }
 
 /** A fresh seed for a reply that names none. */

@@ -3,7 +3,7 @@
  * logit and Gumbel noise among the tokens that stay. A draw from the device's 256 candidates is taken only where it must
  * equal the draw from the whole row.
  */
-import { gumbel } from "./noise.ts";
+import { gumbel, uniform, uniformOf } from "./noise.ts";
 
 /** What decides a draw beside the logits. */
 export interface SamplingOptions {
@@ -24,6 +24,7 @@ export interface Ranked {
 /** The best candidates of a row as the device returns them. */
 export interface Candidates extends Ranked {
   /** whether tokens exist beyond the list */ more: boolean;
+  /** tokens in all */ vocabularySize: number;
   /** log-sum-exp over the whole row of adjusted logit / temperature */ logSumExp: number;
 }
 
@@ -38,7 +39,8 @@ export function sampleCandidates(
 ): number | undefined {
   if (options.temperature === 0 || options.topK === 1) return candidates.ids[0];
   const kept = keptCandidates(candidates, options);
-  return kept === undefined ? undefined : draw(candidates, kept, options, position);
+  if (kept !== undefined) return draw(candidates, kept, options, position);
+  return options.topK === 0 && options.topP === 1 ? drawWithTail(candidates, options, position) : undefined;
 }
 
 /** The token that follows, from all adjusted logits of a row (masked ones are -Infinity). */
@@ -120,6 +122,32 @@ function draw({ ids, values }: Ranked, kept: number, options: SamplingOptions, p
       best = score;
       chosen = ids[i];
     }
+  }
+  return chosen;
+}
+
+/**
+ * As `draw` over all tokens: the best candidate, unless the noise of a token beyond the list is so large that it might win;
+ * then undefined. A token there has the last candidate's logit at most.
+ */
+function drawWithTail(
+  candidates: Candidates,
+  options: SamplingOptions,
+  position: number,
+): number | undefined {
+  const { ids, values, count, vocabularySize } = candidates;
+  const { temperature: T, seed } = options;
+  const chosen = draw(candidates, count, options, position);
+  let score = -Infinity;
+  const listed = new Set<number>();
+  for (let i = 0; i < count; i++) {
+    listed.add(ids[i]);
+    if (ids[i] === chosen) score = values[i] / T + gumbel(seed, position, chosen);
+  }
+  // A little lower than exact, so that rounding can only ask for the row in vain.
+  const limit = uniformOf(score - values[count - 1] / T - 1e-9);
+  for (let id = 0; id < vocabularySize; id++) {
+    if (uniform(seed, position, id) >= limit && !listed.has(id)) return undefined;
   }
   return chosen;
 }

@@ -28,6 +28,7 @@ function candidatesOf(
     values: values.slice(0, kept),
     count: kept,
     more: kept === 256,
+    vocabularySize: logits.length,
     logSumExp,
   };
 }
@@ -133,6 +134,22 @@ Deno.test("every draw lies in the set that the truncations keep, and each of its
     two.add(sampleRow(logits, { ...PLAIN, topK: 2 }, position));
   }
   assertEquals([...two].sort(), [1, 2]);
+});
+
+Deno.test("without any truncation a peaked row is decided by its candidates, now and then by one of its tail", () => {
+  // 250 likely tokens, 20,000 unlikely ones that are drawn in about one of 40 cases.
+  const logits = Float32Array.from({ length: 20_256 }, (_, id) => id % 79 === 0 && id < 79 * 250 ? 9 : 1);
+  const candidates = candidatesOf(logits, 1, 0);
+  let decided = 0, tail = 0;
+  for (let position = 0; position < 300; position++) {
+    const whole = sampleRow(logits, PLAIN, position);
+    if (logits[whole] < 9) tail++;
+    const id = sampleCandidates(candidates, PLAIN, position);
+    if (id === undefined) continue;
+    decided++;
+    assertEquals(id, whole);
+  }
+  assert(decided > 200 && decided <= 300 - tail && tail > 0, `${decided} decided, ${tail} in the tail`);
 });
 
 Deno.test("usual options never need more than the candidates", () => {
