@@ -77,6 +77,19 @@ for (const name of ["e2b", "e4b-mlx-mixed"]) {
     }
   });
 
+  Deno.test(`${name} in fast mode gives the same logits bit for bit whatever the chunks`, async () => {
+    let first: Float32Array | undefined;
+    for (const chunkRows of [512, 64, 16, 7, 1]) {
+      await using model = await loadWith(fixtureModel(name)!, { device: "cpu", precision: "fast" }, {
+        chunkRows,
+      });
+      const { prompts } = await readGolden(fixtureModel(name)!);
+      const logits = await model.logits(prompts.at(-1)!.input_ids, { last: 20 });
+      first ??= logits;
+      assertEquals(maxDifference(logits, first), 0, `chunks of ${chunkRows}`);
+    }
+  });
+
   Deno.test(`${name} decodes token by token to the logits of the whole prompt bit for bit`, async () => {
     const { model, prompts } = await open(name);
     await using _ = model;
