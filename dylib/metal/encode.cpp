@@ -57,7 +57,8 @@ void check_threads(const gpu::Dispatch &dispatch, const Pipeline &pipeline, cons
          "The kernel %s needs %llu threads a threadgroup; its pipeline on the GPU %s takes %u at most. Use device \"cpu\".",
          kernel, ull(threads), context.name.c_str(), pipeline.max_threads);
   }
-  const uint64_t bytes = uint64_t{dispatch.threadgroup_bytes} + pipeline.threadgroup_bytes;
+  if (dispatch.threadgroup_bytes == 0) return;  // what a kernel declares itself was checked when its pipeline was made
+  const uint64_t bytes = dispatch.threadgroup_bytes + pipeline.state->staticThreadgroupMemoryLength();
   if (bytes > context.limits.threadgroup_bytes) {
     fail(MB_UNSUPPORTED,
          "The kernel %s needs %llu bytes of threadgroup memory; the GPU %s has %u. Use device \"cpu\".", kernel, ull(bytes),

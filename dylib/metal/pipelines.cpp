@@ -181,7 +181,6 @@ std::unique_ptr<Pipeline> Pipelines::make(const KernelName &kernel) {
          error.c_str());
   }
   pipeline->max_threads = static_cast<uint32_t>(pipeline->state->maxTotalThreadsPerThreadgroup());
-  pipeline->threadgroup_bytes = static_cast<uint32_t>(pipeline->state->staticThreadgroupMemoryLength());
   const auto width = static_cast<uint32_t>(pipeline->state->threadExecutionWidth());
   if (width != 32) {
     fail(MB_UNSUPPORTED, "Simdgroups of the GPU %s have %u threads; the kernels need 32.", context_->name.c_str(), width);

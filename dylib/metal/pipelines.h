@@ -16,8 +16,7 @@ struct KernelName {
 
 struct Pipeline {
   NS::SharedPtr<MTL::ComputePipelineState> state;
-  uint32_t max_threads = 0;         // per threadgroup
-  uint32_t threadgroup_bytes = 0;   // that the kernel declares itself
+  uint32_t max_threads = 0;  // per threadgroup
 };
 
 class Pipelines {
