@@ -59,7 +59,11 @@ async function build(): Promise<SoftMetal> {
   const compiler = await clang();
   const sources = (await filesOf(HERE + "runtime")).filter((f) => /\.(cpp|S)$/.test(f))
     .filter((f) => !f.endsWith(".S") || f.endsWith(`arch_${Deno.build.arch}.S`));
-  const generator = [...await filesOf(HERE + "generator"), ...await filesOf(HERE + "shim")];
+  const generator = [
+    ...await filesOf(HERE + "generator"),
+    ...await filesOf(HERE + "shim"),
+    ...await filesOf(fromFileUrl(new URL("../../dylib/ptx", import.meta.url))),
+  ];
   const toolchain = await hashOf(generator, compiler);
   const all = [...await filesOf(HERE + "runtime"), ...await filesOf(HERE + "stubs")];
   const hash = await hashOf(all, [toolchain, Deno.execPath()].join());

@@ -1,7 +1,7 @@
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import { checkMsl, compilePtx, kernelNames, MslError } from "./generator/compile.ts";
 import { fromFileUrl } from "./generator/paths.ts";
-import { shim } from "./generator/toolchain.ts";
+import { SHIM } from "./generator/toolchain.ts";
 
 const here = (name: string) => fromFileUrl(new URL(name, import.meta.url));
 
@@ -124,7 +124,10 @@ Deno.test("the shim declares no names but Metal's and its own", () => {
       "msl_matrix_ptx.h",
     ]
   ) {
-    const text = Deno.readTextFileSync(shim(file)).replaceAll(/\/\/[^\n]*|[^\n]*__VA_ARGS__[^\n]*/g, "");
+    const text = Deno.readTextFileSync(SHIM[file.endsWith("_cpu.h") ? 1 : 0] + file).replaceAll(
+      /\/\/[^\n]*|[^\n]*__VA_ARGS__[^\n]*/g,
+      "",
+    );
     for (const m of text.matchAll(/SM_INLINE\s+(?:constexpr\s+)?[\w:<>, ]*?\b(\w+)\s*\(/g)) found.add(m[1]);
     for (const m of text.matchAll(/#define\s+(\w+)/g)) found.add(m[1]);
     for (const m of text.matchAll(/typedef [^;]*?\b(\w+)\s*(?:__attribute__[^;]*)?;/g)) found.add(m[1]);

@@ -1,28 +1,22 @@
-/** From Metal source to a checked file, a shared object for the software GPU, or PTX. */
-import { emit, type PtxKernel, ptxKernels } from "./emit.ts";
-import { lex, MslSyntaxError, type Violation } from "./lexer.ts";
-import { lint } from "./lint.ts";
-import { parse, type Unit } from "./parse.ts";
-import { commonFlags, runClang, shim } from "./toolchain.ts";
+/** From Metal source to a checked file or a shared object for the software GPU. PTX is the product's own (`dylib/ptx`). */
+import {
+  clangErrors,
+  compilePtx as productPtx,
+  EXCESS,
+  MslError,
+  preprocess,
+  type PtxModule,
+  type PtxOptions,
+  read,
+  refuse,
+  type SourceOptions,
+} from "../../../dylib/ptx/compile.ts";
+import type { Violation } from "../../../dylib/ptx/lexer.ts";
+import { lint } from "../../../dylib/ptx/lint.ts";
+import { commonFlags, runClang, SHIM, tools } from "./toolchain.ts";
+import { emit } from "./emit.ts";
 
-/** The source breaks rules of the language; the message lists them, one a line, as `file:line: error: [rule] text`. */
-export class MslError extends Error {
-  constructor(public readonly violations: Violation[]) {
-    super(violations.map((v) => `${v.file}:${v.line}: error: [${v.rule}] ${v.message}`).join("\n"));
-  }
-}
-
-/** Options common to all targets. */
-export interface SourceOptions {
-  /** `__METAL_VERSION__`: 300 for Metal 3.0, 310 for 3.1 (which brought bfloat), 320 for 3.2. */
-  version?: number;
-  /** Folders for `#include "…"`. */
-  includes?: string[];
-  /** Name of the source in messages. */
-  name?: string;
-  /** Macros, as `NAME=value`. */
-  defines?: string[];
-}
+export { MslError, type PtxModule, type PtxOptions, type SourceOptions };
 
 /** Options of `compileCpu`. */
 export interface CpuOptions extends SourceOptions {
@@ -34,78 +28,6 @@ export interface CpuOptions extends SourceOptions {
   march: string;
   /** Path of the runtime that the kernels call. */
   runtime: string;
-}
-
-/** Options of `compilePtx`. */
-export interface PtxOptions extends SourceOptions {
-  /** Values of function constants by index. One without a value becomes the module's variable `sm_constant_<index>`. */
-  constants?: Record<number, string>;
-  /** `sm_90` unless given. */
-  arch?: string;
-  /** PTX version as a feature, `ptx83` unless given. */
-  ptx?: string;
-}
-
-/** A PTX module and its kernels. */
-export interface PtxModule {
-  text: string;
-  kernels: PtxKernel[];
-}
-
-async function preprocess(source: string, options: SourceOptions): Promise<string> {
-  const name = options.name ?? "source.metal";
-  const args = [
-    "-E",
-    "-x",
-    "c++",
-    "-nostdinc",
-    "-isystem",
-    shim("empty"),
-    ...(options.includes ?? []).flatMap((i) => ["-I", i]),
-    "-D__METAL__=1",
-    `-D__METAL_VERSION__=${options.version ?? 310}`,
-    ...(options.defines ?? []).map((d) => "-D" + d),
-    "-",
-  ];
-  const r = await runClang(args, `#line 1 "${name}"\n${source}`);
-  if (!r.ok) throw new MslError(clangErrors(r.stderr, name));
-  return r.stdout;
-}
-
-function read(text: string, name: string): Unit {
-  try {
-    return parse(lex(text, name));
-  } catch (e) {
-    if (e instanceof MslSyntaxError) throw new MslError([e.violation]);
-    throw e;
-  }
-}
-
-function refuse(unit: Unit): void {
-  if (unit.violations.length === 0) return;
-  const lines = new Map(unit.violations.map((v) => [`${v.file}:${v.line}:${v.message}`, v]));
-  throw new MslError([...lines.values()]);
-}
-
-/** The errors in clang's output; those inside the shim are reported at the place that caused them. */
-function clangErrors(stderr: string, name: string): Violation[] {
-  const found: Violation[] = [];
-  let inShim: string | null = null;
-  for (const line of stderr.split("\n")) {
-    const m = /^(.*?):(\d+)(?::\d+)?: (fatal error|error|note): (.*)$/.exec(line);
-    if (!m) continue;
-    const shimFile = m[1].startsWith(shim());
-    if (m[3] !== "note" && shimFile) inShim = m[4];
-    else if (m[3] !== "note") found.push({ file: m[1], line: Number(m[2]), rule: "clang", message: m[4] });
-    else if (inShim !== null && !shimFile) {
-      found.push({ file: m[1], line: Number(m[2]), rule: "clang", message: inShim });
-      inShim = null;
-    }
-  }
-  if (found.length === 0) {
-    found.push({ file: name, line: 1, rule: "clang", message: inShim ?? stderr.slice(0, 2000) });
-  }
-  return found;
 }
 
 const CHECK = [
@@ -130,7 +52,7 @@ async function typeCheck(text: string, options: SourceOptions): Promise<void> {
   const version = `-D__METAL_VERSION__=${options.version ?? 310}`;
   const args = [...commonFlags(), ...CHECK, version, "-Xclang", "-ast-dump", "-"];
   const r = await runClang(args, emit(unit, "check"));
-  if (!r.ok) throw new MslError(clangErrors(r.stderr, name));
+  if (!r.ok) throw new MslError(clangErrors(r.stderr, name, SHIM));
   // An explicit cast between address spaces is legal C++; only the syntax tree shows it.
   const cast = /AddressSpaceConversion/.exec(r.stdout);
   if (!cast) return;
@@ -157,18 +79,20 @@ function addressSpaceCasts(dump: string, name: string): Violation[] {
 
 /** Checks `source` against the rules of Metal. Throws MslError with every violation. */
 export async function checkMsl(source: string, options: SourceOptions = {}): Promise<void> {
-  await typeCheck(await preprocess(source, options), options);
+  await typeCheck(await preprocess(source, options, await tools()), options);
 }
 
 /** The kernels that `source` declares (host names), without checking it. */
 export async function kernelNames(source: string, options: SourceOptions = {}): Promise<string[]> {
-  return read(await preprocess(source, options), options.name ?? "source.metal").kernels.map((k) => k.host);
+  return read(await preprocess(source, options, await tools()), options.name ?? "source.metal").kernels.map((
+    k,
+  ) => k.host);
 }
 
 /** Compiles `source` into the shared object `out` for the software GPU. Throws MslError. */
 export async function compileCpu(source: string, out: string, options: CpuOptions): Promise<void> {
   const name = options.name ?? "source.metal";
-  const text = await preprocess(source, options);
+  const text = await preprocess(source, options, await tools());
   const unit = read(text, name);
   const checked = typeCheck(text, options);
   const built = (async () => {
@@ -196,7 +120,7 @@ export async function compileCpu(source: string, out: string, options: CpuOption
       out,
     ];
     const r = await runClang(args, emit(unit, "cpu"));
-    if (!r.ok) throw new MslError(clangErrors(r.stderr, name));
+    if (!r.ok) throw new MslError(clangErrors(r.stderr, name, SHIM));
   })();
   const [check, build] = await Promise.allSettled([checked, built]);
   if (check.status === "rejected") throw check.reason;
@@ -224,36 +148,8 @@ const MATH = {
   relaxed: ["-ffast-math", "-fhonor-nans", "-fhonor-infinities"],
   fast: ["-ffast-math", "-Wno-nan-infinity-disabled"],
 };
-const EXCESS = ["-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none"];
 
 /** Compiles `source` to PTX. Throws MslError. */
 export async function compilePtx(source: string, options: PtxOptions = {}): Promise<PtxModule> {
-  const defines = [...(options.defines ?? []), "MSL_TARGET_PTX=1"];
-  const name = options.name ?? "source.metal";
-  const unit = read(await preprocess(source, { ...options, defines }), name);
-  lint(unit);
-  refuse(unit);
-  const args = [
-    ...commonFlags(),
-    "-std=c++17",
-    "--target=nvptx64-nvidia-cuda",
-    `-march=${options.arch ?? "sm_90"}`,
-    "-Xclang",
-    "-target-feature",
-    "-Xclang",
-    "+" + (options.ptx ?? "ptx83"),
-    "-O3",
-    "-ffp-contract=fast",
-    "-fno-exceptions",
-    "-fno-rtti",
-    `-D__METAL_VERSION__=${options.version ?? 310}`,
-    ...EXCESS,
-    "-S",
-    "-o",
-    "-",
-    "-",
-  ];
-  const r = await runClang(args, emit(unit, "ptx", options.constants));
-  if (!r.ok) throw new MslError(clangErrors(r.stderr, name));
-  return { text: r.stdout, kernels: ptxKernels(unit) };
+  return await productPtx(source, options, await tools());
 }

@@ -1,4 +1,10 @@
 /** The clang that compiles kernels, and how it is called. */
+import {
+  commonFlags as flagsOf,
+  type Run,
+  runClang as run,
+  type Toolchain,
+} from "../../../dylib/ptx/toolchain.ts";
 import { fromFileUrl } from "./paths.ts";
 
 /** What must be installed; the first versions that work here are 19 and later. */
@@ -23,54 +29,23 @@ export async function clang(): Promise<string> {
   throw new Error(`software Metal needs ${REQUIREMENT}`);
 }
 
-let shimRoot: string | undefined;
+/** Include folders: the shim that the product has for PTX, and what the software GPU adds. */
+export const SHIM: readonly string[] = [
+  fromFileUrl(new URL("../../../dylib/ptx/shim/", import.meta.url)),
+  fromFileUrl(new URL("../shim/", import.meta.url)),
+];
 
-/** Reads the shim from `folder` (with a final slash) instead of the files beside this module: for imports from a URL. */
-export function useShim(folder: string): void {
-  shimRoot = folder;
-}
-
-/** A folder or file of the shim. */
-export function shim(name = ""): string {
-  return (shimRoot ?? fromFileUrl(new URL("../shim/", import.meta.url))) + name;
-}
-
-/** Result of one compiler run. */
-export interface Run {
-  ok: boolean;
-  stdout: string;
-  stderr: string;
+/** The compiler with the shim. Throws as `clang` does. */
+export async function tools(): Promise<Toolchain> {
+  return { clang: await clang(), shim: SHIM };
 }
 
 /** Runs clang with `args` and `input` on its standard input. */
 export async function runClang(args: string[], input?: string): Promise<Run> {
-  const child = new Deno.Command(await clang(), {
-    args,
-    stdin: input === undefined ? "null" : "piped",
-    stdout: "piped",
-    stderr: "piped",
-  }).spawn();
-  if (input !== undefined) {
-    const writer = child.stdin.getWriter();
-    // A compiler that stops early closes the pipe; its message says why.
-    await writer.write(new TextEncoder().encode(input)).catch(() => {});
-    await writer.close().catch(() => {});
-  }
-  const r = await child.output();
-  const text = new TextDecoder();
-  return { ok: r.success, stdout: text.decode(r.stdout), stderr: text.decode(r.stderr) };
+  return await run(await clang(), args, input);
 }
 
 /** Flags that every target shares. */
 export function commonFlags(): string[] {
-  return [
-    "-x",
-    "c++",
-    "-nostdinc",
-    "-isystem",
-    shim(),
-    "-Wno-unknown-attributes",
-    "-Wno-duplicate-decl-specifier",
-    "-fno-color-diagnostics",
-  ];
+  return flagsOf({ clang: "", shim: SHIM });
 }

@@ -84,7 +84,8 @@ struct Worker {
   std::mt19937 random;
   char signalStack[64 << 10];
 };
-extern thread_local Worker* worker;
+// Read at every barrier: the initial-exec model spares a call.
+extern thread_local Worker* worker __attribute__((tls_model("initial-exec")));
 // Ends the dispatch with an error, from inside a fiber.
 [[noreturn]] void die(Worker* w, std::string message);
 std::string where(const void* pc);           // " at file.metal:line", or ""

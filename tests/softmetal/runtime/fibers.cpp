@@ -13,7 +13,7 @@
 using namespace sm;
 extern "C" void sm_switch(void** save, void* to);
 extern "C" void* sm_fiber(char* top, void (*main)());
-namespace sm { thread_local Worker* worker; }
+namespace sm { thread_local Worker* worker __attribute__((tls_model("initial-exec"))); }
 namespace {
 constexpr size_t STACK = 128 << 10;
 std::mutex idleLock;
@@ -50,6 +50,10 @@ void giveWorker() {
 void push(Worker* w, int lane) { w->lanes[lane].state = laneReady; w->queue[w->tail++ & 2047] = lane; }
 // Makes the waiting lanes of a range ready, in the order that is asked for.
 void pushRange(Worker* w, int from, int to, LaneState state) {
+  if (options.order == Order::forward) {
+    for (int i = from; i < to; i++) if (w->lanes[i].state == state) push(w, i);
+    return;
+  }
   int order[MAX_THREADS], n = 0;
   for (int i = from; i < to; i++) if (w->lanes[i].state == state) order[n++] = i;
   if (options.order == Order::reverse) std::reverse(order, order + n);

@@ -20,6 +20,7 @@ namespace {
 Class cLibrary, cFunction, cOptions, cValues, cPipelineDescriptor, cArchiveDescriptor, cArchive;
 std::mutex loadLock;
 std::map<std::string, Code*> loaded;
+std::map<std::string, std::shared_ptr<std::mutex>> compiling;
 
 std::string hash(const std::string& s) {               // FNV-1a in 128 bits: two runs with different offsets
   unsigned __int128 h = ((unsigned __int128)0x6c62272e07bb0142 << 64) | 0x62b821756295c58d, prime = ((unsigned __int128)1 << 88) | 0x13b;
@@ -69,9 +70,20 @@ std::string compile(const std::string& source, const CompileOptions* o, Code** o
   std::string mode = options.detect ? "detect" : "fast", v = std::to_string((version >> 16) * 100 + (version & 0xffff) * 10);
   std::string m = math[o ? o->math : 2];
   std::string key = hash(source + "\1" SM_TOOLCHAIN "\1" SM_MARCH "\1" + mode + m + v);
-  std::lock_guard<std::mutex> l(loadLock);
-  auto known = loaded.find(key);
-  if (known != loaded.end()) { *out = known->second; return ""; }
+  // Libraries of different sources compile in parallel; the second request for one waits for the first.
+  std::shared_ptr<std::mutex> mine;
+  {
+    std::lock_guard<std::mutex> l(loadLock);
+    auto& m = compiling[key];
+    if (!m) m = std::make_shared<std::mutex>();
+    mine = m;
+  }
+  std::lock_guard<std::mutex> one(*mine);
+  {
+    std::lock_guard<std::mutex> l(loadLock);
+    auto known = loaded.find(key);
+    if (known != loaded.end()) { *out = known->second; return ""; }
+  }
   std::string base = cacheFolder() + "/softmetal-" + key, so = base + ".so";
   if (access(so.c_str(), R_OK) != 0) {
     std::string metal = base + ".metal", temporary = base + "." + std::to_string(getpid()) + ".so", output;
@@ -84,6 +96,7 @@ std::string compile(const std::string& source, const CompileOptions* o, Code** o
   }
   void* h = dlopen(so.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!h) return dlerror();
+  std::lock_guard<std::mutex> l(loadLock);
   *out = loaded[key] = new Code{(const Kernel*)dlsym(h, "sm_kernels"), (const Constant*)dlsym(h, "sm_constants"), options.detect, key};
   return "";
 }
