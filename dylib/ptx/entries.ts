@@ -1,0 +1,67 @@
+/** Entry points of NVPTX kernels, and what the host must know of them. */
+import type { KernelParam, Unit } from "./parse.ts";
+import { callee, rewritten } from "./rewrite.ts";
+
+/** The name by which a PTX module exports a kernel. */
+export function ptxName(host: string): string {
+  return "k_" + host.replaceAll(/[^A-Za-z0-9_]/g, "_");
+}
+
+/** One argument of a PTX kernel, in the order in which the driver's parameter array lists them. */
+export interface PtxArgument {
+  name: string;
+  /** `buffer`: a device pointer. `bytes`: the value itself. `threadgroup`: a byte offset into dynamic shared memory. */
+  kind: "buffer" | "bytes" | "threadgroup";
+  /** The Metal argument index. */
+  index: number;
+}
+
+/** What the host must know of a PTX kernel. */
+export interface PtxKernel {
+  host: string;
+  entry: string;
+  maxThreads: number;
+  arguments: PtxArgument[];
+}
+
+/** The kernels of `unit`, for the host that launches them. `constant T&` is passed by value, all else by pointer. */
+export function ptxKernels(unit: Unit): PtxKernel[] {
+  return unit.kernels.map((k) => ({
+    host: k.host,
+    entry: ptxName(k.host),
+    maxThreads: k.maxThreads,
+    arguments: k.params.filter((p) => p.kind !== "builtin").map((p) => ({
+      name: p.name,
+      kind: p.kind === "threadgroup" ? "threadgroup" : byValue(p) ? "bytes" : "buffer",
+      index: p.index,
+    })),
+  }));
+}
+
+function byValue(p: KernelParam): boolean {
+  return p.kind === "buffer" && p.reference && p.space === "constant";
+}
+
+/** The C++ text of `unit` for NVPTX. `constants` gives values to function constants. */
+export function ptxText(unit: Unit, constants: Record<number, string> = {}): string {
+  const out = rewritten(unit, "SM_PTX", constants);
+  out.push(`#include "entry_ptx.h"\n`);
+  for (const k of unit.kernels) {
+    const type = `decltype(&${callee(k)})`;
+    const formal: string[] = [];
+    const actual = k.params.map((p, a) => {
+      const t = `SmParam<${type}, ${a}>::type`;
+      if (p.kind === "builtin") return `sm_builtin_value<${t}>(${p.index})`;
+      const how = p.kind === "threadgroup" ? "SmOffset" : byValue(p) ? "SmByValue" : "SmByPointer";
+      formal.push(`${how}<${t}>::type a${a}`);
+      return `${how}<${t}>::get(a${a})`;
+    });
+    const bounds = k.maxThreads > 0 ? `__attribute__((launch_bounds(${k.maxThreads}))) ` : "";
+    out.push(
+      `extern "C" ${bounds}__attribute__((nvptx_kernel)) void ${ptxName(k.host)}(${formal.join(", ")}) ` +
+        // Inlined whatever its size: a call would copy the arguments into memory.
+        `{ [[clang::always_inline]] ${callee(k)}(${actual.join(", ")}); }\n`,
+    );
+  }
+  return out.join("");
+}

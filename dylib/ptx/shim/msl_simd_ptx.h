@@ -1,0 +1,47 @@
+// Barriers and simdgroup functions on NVPTX: a simdgroup is a warp, all of whose lanes take part.
+#pragma once
+namespace metal {
+SM_INLINE void threadgroup_barrier(mem_flags) { __nvvm_bar_sync(0); }
+SM_INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(~0u); }
+
+// Any trivially copyable value, 32 bits at a time.
+template <class T, class F> SM_INLINE T sm_words(T v, F f) {
+  constexpr int n = (sizeof(T) + 3) / 4;
+  uint w[n] = {};
+  __builtin_memcpy(w, &v, sizeof v);
+  for (int i = 0; i < n; i++) w[i] = f(w[i]);
+  __builtin_memcpy(&v, w, sizeof v);
+  return v;
+}
+template <class T> SM_INLINE T simd_shuffle_xor(T v, ushort m) { return sm_words(v, [m](uint w) { return (uint)__nvvm_shfl_sync_bfly_i32(~0u, (int)w, m, 31); }); }
+template <class T> SM_INLINE T simd_shuffle(T v, ushort l) { return sm_words(v, [l](uint w) { return (uint)__nvvm_shfl_sync_idx_i32(~0u, (int)w, l, 31); }); }
+template <class T> SM_INLINE T simd_shuffle_down(T v, ushort d) { return sm_words(v, [d](uint w) { return (uint)__nvvm_shfl_sync_down_i32(~0u, (int)w, d, 31); }); }
+template <class T> SM_INLINE T simd_shuffle_up(T v, ushort d) { return sm_words(v, [d](uint w) { return (uint)__nvvm_shfl_sync_up_i32(~0u, (int)w, d, 0); }); }
+template <class T> SM_INLINE T simd_broadcast(T v, ushort l) { return simd_shuffle(v, l); }
+template <class T> SM_INLINE T simd_broadcast_first(T v) { return simd_shuffle(v, 0); }
+SM_INLINE ushort sm_lane() { return (ushort)__nvvm_read_ptx_sreg_laneid(); }
+template <class T> SM_INLINE T simd_shuffle_rotate_down(T v, ushort d) { return simd_shuffle(v, (ushort)((sm_lane() + d) & 31)); }
+template <class T> SM_INLINE T simd_shuffle_rotate_up(T v, ushort d) { return simd_shuffle(v, (ushort)((sm_lane() - d) & 31)); }
+
+template <class T, class F> SM_INLINE T sm_reduce(T v, F f) {
+  for (int m = 16; m > 0; m >>= 1) v = f(v, simd_shuffle_xor(v, (ushort)m));
+  return v;
+}
+template <class T> SM_INLINE T simd_sum(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a + b); }); }
+template <class T> SM_INLINE T simd_product(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a * b); }); }
+template <class T> SM_INLINE T simd_max(T v) { return sm_reduce(v, [](T a, T b) { return max(a, b); }); }
+template <class T> SM_INLINE T simd_min(T v) { return sm_reduce(v, [](T a, T b) { return min(a, b); }); }
+template <class T> SM_INLINE T simd_and(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a & b); }); }
+template <class T> SM_INLINE T simd_or(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a | b); }); }
+template <class T> SM_INLINE T simd_xor(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a ^ b); }); }
+SM_INLINE bool simd_any(bool v) { return __nvvm_vote_any_sync(~0u, v); }
+SM_INLINE bool simd_all(bool v) { return __nvvm_vote_all_sync(~0u, v); }
+template <class T> SM_INLINE T simd_prefix_inclusive_sum(T v) {
+  for (int d = 1; d < 32; d <<= 1) { T o = simd_shuffle_up(v, (ushort)d); if (sm_lane() >= d) v = (T)(v + o); }
+  return v;
+}
+template <class T> SM_INLINE T simd_prefix_exclusive_sum(T v) {
+  T s = simd_shuffle_up(simd_prefix_inclusive_sum(v), 1);
+  return sm_lane() == 0 ? (T)0 : s;
+}
+}  // namespace metal
