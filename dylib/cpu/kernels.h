@@ -19,6 +19,10 @@ struct QuantizedRow {
   const float *code_sums;// [groups] of the group's codes
 };
 
+// 4-bit codes are dotted in the order in which their bytes and words hold them, so activations that meet them are put in that
+// order: even columns before odd ones, within what a vector of codes holds (decode) or a 32-bit word (prefill).
+enum class CodeOrder { kNatural, kByVector, kByWord };
+
 struct Kernels {
   const char *level;
   int lanes;  // f32 lanes of a vector
@@ -48,16 +52,16 @@ struct Kernels {
 
   // ---- int8 activations ----
   int64_t code_padding;  // QuantizedRow::codes are padded to a multiple of this many columns
-  // Quantises x[0, k) by groups. `nibbles`: in the order of product_rows for 4-bit weights, else the natural order.
-  void (*quantize)(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *codes, float *scales, float *sums,
+  // Quantises x[0, k) by groups.
+  void (*quantize)(const float *x, int64_t k, int64_t group, CodeOrder order, int8_t *codes, float *scales, float *sums,
                    float *code_sums);
   // Decode: out[r * out_stride + c - first] = row c of w times activation row r, c in [first, last), r < rows.
-  // Streams the weights once. For 4 bits codes are in nibble order, otherwise natural. `scratch`: see product_scratch.
+  // Streams the weights once. Activations of 4-bit weights are kByVector. `scratch`: see product_scratch.
   void (*product_rows)(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                        int64_t out_stride, uint8_t *scratch);
   int64_t (*product_scratch)(const Weight &w);  // bytes
   // Prefill: unpacks rows [first, last) of w, at most tile_columns of them, into a tile; then
-  // out[r * out_stride + c - first] as above, codes in natural order.
+  // out[r * out_stride + c - first] as above. Activations of 4-bit weights are kByWord.
   int64_t tile_columns;
   int64_t (*tile_bytes)(const Weight &w);
   void (*pack_tile)(const Weight &w, int64_t first, int64_t last, uint8_t *tile);

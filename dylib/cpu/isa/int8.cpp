@@ -15,7 +15,7 @@ inline int64_t rounded(int64_t n, int64_t unit) { return (n + unit - 1) / unit *
 
 // ---- activations ----
 
-void quantize(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *codes, float *scales, float *sums,
+void quantize(const float *x, int64_t k, int64_t group, CodeOrder order, int8_t *codes, float *scales, float *sums,
               float *code_sums) {
   for (int64_t g = 0; g < k / group; g++) {
     const float *from = x + g * group;
@@ -45,16 +45,13 @@ void quantize(const float *x, int64_t k, int64_t group, bool nibbles, int8_t *co
   }
   const int64_t padded = rounded(k, code_padding);
   memset(codes + k, 0, static_cast<size_t>(padded - k));
-  if (!nibbles) return;
-  // Byte i of a vector of 4-bit codes holds columns 2 i and 2 i + 1: even columns first, then odd ones.
-  for (int64_t first = 0; first < padded; first += 2 * kBytes) {
-    int8_t even[kBytes], odd[kBytes];
-    for (int i = 0; i < kBytes; i++) {
-      even[i] = codes[first + 2 * i];
-      odd[i] = codes[first + 2 * i + 1];
-    }
-    memcpy(codes + first, even, kBytes);
-    memcpy(codes + first + kBytes, odd, kBytes);
+  if (order == CodeOrder::kNatural) return;
+  const int64_t half = order == CodeOrder::kByVector ? kBytes : 4;
+  for (int64_t first = 0; first < padded; first += 2 * half) {
+    int8_t odd[kBytes];
+    for (int64_t i = 0; i < half; i++) odd[i] = codes[first + 2 * i + 1];
+    for (int64_t i = 0; i < half; i++) codes[first + i] = codes[first + 2 * i];
+    memcpy(codes + first + half, odd, static_cast<size_t>(half));
   }
 }
 
@@ -234,22 +231,24 @@ void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedR
 
 namespace {
 
-// A tile: scales and biases [groups][tile_columns], codes [columns / 4][tile_columns][4], one unpacked row.
+// A tile: scales and biases [groups][tile_columns], then 32-bit words of codes [words][tile_columns]. A word holds eight
+// 4-bit codes of a column, or four codes of any other width as bytes.
 struct TileView {
   float *scales, *biases;
-  uint8_t *codes, *row;
+  uint8_t *codes;
   TileView(const Weight &w, uint8_t *tile) {
     scales = reinterpret_cast<float *>(tile);
     biases = scales + w.groups() * tile_columns;
     codes = reinterpret_cast<uint8_t *>(biases + w.groups() * tile_columns);
-    row = codes + w.columns * tile_columns;
   }
 };
 
-template <bool Wide, int R>
+inline int64_t columns_of_word(uint32_t bits) { return bits == 4 ? 8 : 4; }
+
+template <bool Nibble, bool Wide, int R>
 inline void tile_rows(const Weight &w, const TileView &t, int64_t columns, const QuantizedRow *a, float *out,
                       int64_t out_stride) {
-  constexpr int V = kInt8Vectors;
+  constexpr int V = kInt8Vectors, step = Nibble ? 8 : 4;
   const float offset = code_offset(w.bits);
   float total[R][V * kLanes];
   for (int r = 0; r < R; r++) for (int v = 0; v < V; v++) store(total[r] + v * kLanes, zero());
@@ -260,12 +259,20 @@ inline void tile_rows(const Weight &w, const TileView &t, int64_t columns, const
       const vi start = set1_int(static_cast<int32_t>(-offset * a[r].code_sums[g]));
       for (int v = 0; v < V; v++) sum[r][v] = start;
     }
-    for (int64_t k = g * w.group; k < (g + 1) * w.group; k += 4, codes += 4 * tile_columns) {
-      vb c[V];
-      for (int v = 0; v < V; v++) c[v] = load_bytes(codes + v * kBytes);
+    for (int64_t k = g * w.group; k < (g + 1) * w.group; k += step, codes += 4 * tile_columns) {
+      vb c[V], odd[V];
+      for (int v = 0; v < V; v++) {
+        c[v] = load_bytes(codes + v * kBytes);
+        if (!Nibble) continue;
+        odd[v] = high_nibbles(c[v]);
+        c[v] = low_nibbles(c[v]);
+      }
       for (int r = 0; r < R; r++) {
         const vb x = broadcast4(a[r].codes + k);
         for (int v = 0; v < V; v++) sum[r][v] = Wide ? dot_wide(sum[r][v], c[v], x) : dot(sum[r][v], c[v], x);
+        if (!Nibble) continue;
+        const vb y = broadcast4(a[r].codes + k + 4);
+        for (int v = 0; v < V; v++) sum[r][v] = dot(sum[r][v], odd[v], y);
       }
     }
     for (int v = 0; v < V; v++) {
@@ -281,50 +288,86 @@ inline void tile_rows(const Weight &w, const TileView &t, int64_t columns, const
   for (int r = 0; r < R; r++) memcpy(out + r * out_stride, total[r], static_cast<size_t>(columns) * sizeof(float));
 }
 
-template <bool Wide>
+template <bool Nibble, bool Wide>
 void tile_product(const Weight &w, const TileView &t, int64_t columns, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride) {
   int64_t r = 0;
   for (; r + kInt8Rows <= rows; r += kInt8Rows) {
-    tile_rows<Wide, kInt8Rows>(w, t, columns, a + r, out + r * out_stride, out_stride);
+    tile_rows<Nibble, Wide, kInt8Rows>(w, t, columns, a + r, out + r * out_stride, out_stride);
   }
-  for (; r < rows; r++) tile_rows<Wide, 1>(w, t, columns, a + r, out + r * out_stride, out_stride);
+  for (; r < rows; r++) tile_rows<Nibble, Wide, 1>(w, t, columns, a + r, out + r * out_stride, out_stride);
+}
+
+// kLanes weight rows' scales and biases, biases with the middle of the codes added, to column `column` of the tile.
+template <class S>
+void pack_scales(const Weight &w, const int64_t *rows, const TileView &t, int64_t column) {
+  const vf middle = set1(middle_of(w.bits));
+  const int64_t groups = w.groups();
+  for (int64_t g = 0; g < groups; g += kLanes) {
+    const int64_t n = groups - g < kLanes ? groups - g : kLanes;
+    vb scales[kLanes], biases[kLanes];
+    for (int j = 0; j < kLanes; j++) {
+      const vf scale = load_n(reinterpret_cast<const S *>(w.scale_row(rows[j])) + g, n);
+      scales[j] = as_bytes(scale);
+      biases[j] = as_bytes(fma(scale, middle, load_n(reinterpret_cast<const S *>(w.bias_row(rows[j])) + g, n)));
+    }
+    transpose(scales);
+    transpose(biases);
+    for (int64_t i = 0; i < n; i++) {
+      store_bytes(reinterpret_cast<uint8_t *>(t.scales + (g + i) * tile_columns + column), scales[i]);
+      store_bytes(reinterpret_cast<uint8_t *>(t.biases + (g + i) * tile_columns + column), biases[i]);
+    }
+  }
+}
+
+// kLanes weight rows' codes to column `column` of the tile.
+template <class Codes>
+void pack_codes(const Weight &w, const int64_t *rows, const TileView &t, int64_t column) {
+  const int64_t whole = Codes::whole(w.columns), words = w.columns / columns_of_word(w.bits);
+  for (int64_t v = 0; v * Codes::kColumns < w.columns; v++) {
+    const int64_t rest = w.columns - v * Codes::kColumns;
+    vb codes[kLanes];
+    for (int j = 0; j < kLanes; j++) {
+      codes[j] = v < whole ? Codes::load(w.row(rows[j]), v)
+                           : Codes::load_n(w.row(rows[j]), v, rest < Codes::kColumns ? rest : Codes::kColumns);
+    }
+    transpose(codes);
+    const int64_t first = v * kLanes, n = words - first < kLanes ? words - first : kLanes;
+    for (int64_t i = 0; i < n; i++) store_bytes(t.codes + ((first + i) * tile_columns + column) * 4, codes[i]);
+  }
 }
 
 }  // namespace
 
 int64_t tile_bytes(const Weight &w) {
-  return w.groups() * tile_columns * 8 + w.columns * tile_columns + rounded(w.columns, kBytes);
+  return w.groups() * tile_columns * 8 + w.columns / columns_of_word(w.bits) * tile_columns * 4;
 }
 
 void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
   const TileView t(w, tile);
-  const int64_t groups = w.groups();
-  float numbers[64];
-  const int64_t scale_bytes = bytes_of_format(w.scale_format);
-  for (int64_t c = 0; c < tile_columns; c++) {
-    const int64_t n = first + c < last ? first + c : last - 1;  // columns beyond the last repeat it; nobody reads them
-    for (int64_t g = 0; g < groups; g += 64) {
-      const int64_t count = groups - g < 64 ? groups - g : 64;
-      read_scales(w.scale_row(n) + g * scale_bytes, w.scale_format, count, numbers);
-      for (int64_t i = 0; i < count; i++) t.scales[(g + i) * tile_columns + c] = numbers[i];
-      read_scales(w.bias_row(n) + g * scale_bytes, w.scale_format, count, numbers);
-      for (int64_t i = 0; i < count; i++) {
-        const int64_t at = (g + i) * tile_columns + c;
-        t.biases[at] = numbers[i] + middle_of(w.bits) * t.scales[at];
-      }
+  for (int64_t column = 0; column < tile_columns; column += kLanes) {
+    int64_t rows[kLanes];  // columns beyond the last repeat it; nobody reads them
+    for (int j = 0; j < kLanes; j++) rows[j] = first + column + j < last ? first + column + j : last - 1;
+    if (w.scale_format == kBF16) pack_scales<BF16>(w, rows, t, column);
+    else if (w.scale_format == kF16) pack_scales<F16>(w, rows, t, column);
+    else pack_scales<float>(w, rows, t, column);
+    switch (w.bits) {
+      case 2: pack_codes<Packed<2>>(w, rows, t, column); break;
+      case 3: pack_codes<Packed<3>>(w, rows, t, column); break;
+      case 4: pack_codes<Nibbles>(w, rows, t, column); break;
+      case 5: pack_codes<Packed<5>>(w, rows, t, column); break;
+      case 6: pack_codes<Packed<6>>(w, rows, t, column); break;
+      default: pack_codes<Bytes>(w, rows, t, column);
     }
-    unpack_codes(w.row(n), w.bits, w.columns, t.row);
-    if (w.bits == 8 && kWideOffset) for (int64_t i = 0; i < w.columns; i++) t.row[i] ^= 0x80;
-    for (int64_t i = 0; i < w.columns / 4; i++) memcpy(t.codes + (i * tile_columns + c) * 4, t.row + i * 4, 4);
   }
 }
 
 void product_tile(const Weight &w, const uint8_t *tile, int64_t columns, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride) {
   const TileView t(w, const_cast<uint8_t *>(tile));
-  if (w.bits == 8) return tile_product<true>(w, t, columns, a, rows, out, out_stride);
-  tile_product<false>(w, t, columns, a, rows, out, out_stride);
+  if (w.bits == 4) return tile_product<true, false>(w, t, columns, a, rows, out, out_stride);
+  if (w.bits == 8) return tile_product<false, true>(w, t, columns, a, rows, out, out_stride);
+  tile_product<false, false>(w, t, columns, a, rows, out, out_stride);
 }
 
 }  // namespace MB_ISA

@@ -141,5 +141,27 @@ static inline vb load_strided(const uint8_t *p) {
   return _mm256_shuffle_epi8(_mm256_set_m128i(high, low), _mm256_broadcastsi128_si256(order));
 }
 
+// ---- words: kLanes vectors of kLanes 32-bit words as a square ----
+
+static inline vb as_bytes(vf a) { return _mm256_castps_si256(a); }
+static inline void transpose(vb *a) {
+  vb t[8];
+  for (int i = 0; i < 4; i++) {
+    t[2 * i] = _mm256_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+  }
+  for (int i = 0; i < 2; i++) {  // a[4 i + j]: words j and 4 + j of rows 4 i … 4 i + 3
+    a[4 * i] = _mm256_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    a[4 * i + 1] = _mm256_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    a[4 * i + 2] = _mm256_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    a[4 * i + 3] = _mm256_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int j = 0; j < 4; j++) {
+    t[j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x20);
+    t[4 + j] = _mm256_permute2x128_si256(a[j], a[4 + j], 0x31);
+  }
+  for (int i = 0; i < 8; i++) a[i] = t[i];
+}
+
 }  // namespace MB_ISA
 }  // namespace mb

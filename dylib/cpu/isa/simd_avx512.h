@@ -119,5 +119,31 @@ static inline vb load_strided(const uint8_t *p) {
   return _mm512_shuffle_epi8(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), _mm512_broadcast_i32x4(order));
 }
 
+// ---- words: kLanes vectors of kLanes 32-bit words as a square ----
+
+static inline vb as_bytes(vf a) { return _mm512_castps_si512(a); }
+static inline void transpose(vb *a) {
+  vb t[16];
+  for (int i = 0; i < 8; i++) {
+    t[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; i++) {  // a[4 i + j]: words j, 4 + j, 8 + j, 12 + j of rows 4 i … 4 i + 3
+    a[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    a[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    a[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    a[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int j = 0; j < 4; j++) {
+    const vb low = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88), high = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd);
+    const vb low2 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88), high2 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xdd);
+    t[j] = _mm512_shuffle_i32x4(low, low2, 0x88);
+    t[8 + j] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+    t[4 + j] = _mm512_shuffle_i32x4(high, high2, 0x88);
+    t[12 + j] = _mm512_shuffle_i32x4(high, high2, 0xdd);
+  }
+  for (int i = 0; i < 16; i++) a[i] = t[i];
+}
+
 }  // namespace MB_ISA
 }  // namespace mb

@@ -142,5 +142,19 @@ constexpr int kLoadSlack = 8;
 template <int B>
 static inline vb load_strided(const uint8_t *p) { return vcombine_u8(vld1_u8(p), vld1_u8(p + B)); }
 
+// ---- words: kLanes vectors of kLanes 32-bit words as a square ----
+
+static inline vb as_bytes(vf a) { return vreinterpretq_u8_f32(a); }
+static inline void transpose(vb *a) {
+  const auto words = [](vb x) { return vreinterpretq_u32_u8(x); };
+  const auto doubles = [](uint32x4_t x) { return vreinterpretq_u64_u32(x); };
+  const uint64x2_t t0 = doubles(vtrn1q_u32(words(a[0]), words(a[1]))), t1 = doubles(vtrn2q_u32(words(a[0]), words(a[1])));
+  const uint64x2_t t2 = doubles(vtrn1q_u32(words(a[2]), words(a[3]))), t3 = doubles(vtrn2q_u32(words(a[2]), words(a[3])));
+  a[0] = vreinterpretq_u8_u64(vtrn1q_u64(t0, t2));
+  a[1] = vreinterpretq_u8_u64(vtrn1q_u64(t1, t3));
+  a[2] = vreinterpretq_u8_u64(vtrn2q_u64(t0, t2));
+  a[3] = vreinterpretq_u8_u64(vtrn2q_u64(t1, t3));
+}
+
 }  // namespace MB_ISA
 }  // namespace mb

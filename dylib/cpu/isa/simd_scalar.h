@@ -133,6 +133,21 @@ static inline vb load_strided(const uint8_t *p) {
   return r;
 }
 
+// ---- words: kLanes vectors of kLanes 32-bit words as a square ----
+
+static inline vb as_bytes(vf a) { vb r; memcpy(r.v, a.v, sizeof r.v); return r; }
+static inline void transpose(vb *a) {
+  for (int i = 0; i < kLanes; i++) {
+    for (int j = 0; j < i; j++) {
+      uint32_t x, y;
+      memcpy(&x, a[i].v + 4 * j, 4);
+      memcpy(&y, a[j].v + 4 * i, 4);
+      memcpy(a[i].v + 4 * j, &y, 4);
+      memcpy(a[j].v + 4 * i, &x, 4);
+    }
+  }
+}
+
 #undef MB_EACH
 
 }  // namespace MB_ISA

@@ -40,8 +40,7 @@ int64_t tile_rows(const Kernels &k, const Weight &w, Path path, int64_t rows, bo
   return std::min<int64_t>(most, (std::max(worthwhile, fair) + 3) & ~3ll);
 }
 
-// Activations of one group size as int8, a row at each place of the row order. 4-bit codes are dotted without being put
-// in order, so decode rows that meet them take the order of the codes.
+// Activations of one group size as int8, a row at each place of the row order; `nibbles`: for 4-bit weights.
 struct Quantized {
   int64_t group;
   bool nibbles;
@@ -159,7 +158,10 @@ class Linear {
     }
     for (const Quantized &q : quantized_) {
       const QuantizedRow &row = q.rows[static_cast<size_t>(place)];
-      k_.quantize(u, n, q.group, q.nibbles && place >= prefill_, const_cast<int8_t *>(row.codes), const_cast<float *>(row.scales),
+      const CodeOrder order = !q.nibbles            ? CodeOrder::kNatural
+                              : place < prefill_ ? CodeOrder::kByWord
+                                                 : CodeOrder::kByVector;
+      k_.quantize(u, n, q.group, order, const_cast<int8_t *>(row.codes), const_cast<float *>(row.scales),
                   const_cast<float *>(row.sums), const_cast<float *>(row.code_sums));
     }
   }
