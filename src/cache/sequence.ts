@@ -87,18 +87,12 @@ export class Sequence {
 
   /** Makes room for `count` tokens after the present ones. Throws `MemoryLimit`; the sequence stays usable. */
   prepare(count: number): void {
-    this.#store.pools.forEach((pool, g) => {
-      const table = this.#tables[g];
-      const tail = table.pages.length - 1;
-      if (this.#length % PAGE_TOKENS !== 0 && pool.owners(table.pages[tail]) > 1) {
-        const copy = this.#allocate(g);
-        this.#store.copyPage(g, table.pages[tail], copy);
-        pool.release(table.pages[tail]);
-        table.pages[tail] = copy;
-      }
-      const end = Math.ceil((this.#length + count) / PAGE_TOKENS);
-      while (table.first + table.pages.length < end) table.pages.push(this.#allocate(g));
-    });
+    try {
+      this.#store.groups.forEach((_, g) => this.#prepareGroup(g, count));
+    } catch (error) {
+      this.truncate(this.#length); // gives back what was allocated
+      throw error;
+    }
   }
 
   /** Counts `count` prepared and written tokens in, and lets go of pages that no later token can see. */
@@ -170,6 +164,20 @@ export class Sequence {
       table.pages = [];
     });
     this.#length = 0;
+  }
+
+  #prepareGroup(g: number, count: number): void {
+    const pool = this.#store.pools[g];
+    const table = this.#tables[g];
+    const tail = Math.floor(this.#length / PAGE_TOKENS) - table.first; // the page that the next token goes to
+    if (tail < table.pages.length && pool.owners(table.pages[tail]) > 1) {
+      const copy = this.#allocate(g);
+      this.#store.copyPage(g, table.pages[tail], copy);
+      pool.release(table.pages[tail]);
+      table.pages[tail] = copy;
+    }
+    const end = Math.ceil((this.#length + count) / PAGE_TOKENS);
+    while (table.first + table.pages.length < end) table.pages.push(this.#allocate(g));
   }
 
   #allocate(g: number): number {

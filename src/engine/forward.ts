@@ -252,7 +252,8 @@ export class Forward implements AsyncDisposable {
     }
     const results = await this.#run(
       this.#parts.prefill,
-      { rows, outputs, sequences: [sequence] },
+      sequence,
+      { rows, outputs },
       outputs.length > 0 ? mask : 0,
       outputs.length,
       signal,
@@ -334,14 +335,15 @@ export class Forward implements AsyncDisposable {
     sequence.prepare(1);
     const rows: InputRow[] = [{ token, position: sequence.length, sequence: 0, rowClass: "decode" }];
     const outputs: OutputRow[] = [{ row: 0, ...request }];
-    const results = await this.#run(compiled, { rows, outputs, sequences: [sequence] }, mask, 1, signal);
+    const results = await this.#run(compiled, sequence, { rows, outputs }, mask, 1, signal);
     sequence.commit(1);
     return take(results);
   }
 
   async #run(
     { plan, pass, arena }: CompiledPlan,
-    run: { rows: InputRow[]; outputs: OutputRow[]; sequences: Sequence[] },
+    sequence: Sequence,
+    run: { rows: InputRow[]; outputs: OutputRow[] },
     mask: number,
     outRows: number,
     signal: AbortSignal | undefined,
@@ -350,7 +352,7 @@ export class Forward implements AsyncDisposable {
     const input: RunInput = {
       rows: run.rows,
       outputs: run.outputs,
-      sequences: run.sequences.map((sequence) => sequence.tables),
+      sequences: [sequence.tables],
       groups: plan.groups,
       vocabularySize: plan.vocabularySize,
       outputMask: mask,
@@ -365,7 +367,11 @@ export class Forward implements AsyncDisposable {
     sizes.forEach((size, i) => {
       if (size > 0) views.set(i, this.#output.subarray(at, at += size));
     });
-    const statistics = await pass.run(encodeInput(input), this.#output.subarray(0, bytes), { signal });
+    const output = this.#output.subarray(0, bytes);
+    const statistics = await pass.run(encodeInput(input), output, { signal }).catch((error) => {
+      sequence.truncate(sequence.length); // gives the prepared pages back
+      throw error;
+    });
     this.counts.forwards++;
     this.counts.rows += run.rows.length;
     this.counts.outRows += outRows;

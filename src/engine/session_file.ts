@@ -110,7 +110,7 @@ export async function readSession(
 
   const sequence = forward.sequence();
   try {
-    sequence.reserve(header.length, header.length);
+    sequence.reserve(header.length, 1);
     sequence.adopt(header.length, header.groups.map((group) => group.first));
     for (const [g, { pages }] of sequence.tables.entries()) {
       for (let i = 0; i < pages.length; i++) {

@@ -129,6 +129,17 @@ Deno.test("a reservation that does not fit is refused with the numbers and promi
   assertEquals(store.pools.map((pool) => pool.reserved), [0, 0]);
 });
 
+Deno.test("growth that fails half way gives back what it took and leaves the sequence usable", () => {
+  const store = new Slots(10);
+  const sequence = new Sequence(store);
+  store.write(sequence, count(0, 40));
+  const free = store.pools.map((pool) => pool.free);
+  assertThrows(() => sequence.prepare(400), MemoryLimit);
+  assertEquals(store.pools.map((pool) => pool.free), free);
+  store.write(sequence, count(40, 100));
+  checkReads(store, sequence, count(0, 140));
+});
+
 Deno.test("kept prefixes give way when a running sequence needs their pages", () => {
   const store = new Slots(12);
   const first = new Sequence(store);

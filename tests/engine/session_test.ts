@@ -1,4 +1,5 @@
 import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { Pass } from "../../ffi/pass.ts";
 import { Disposed, InvalidArgument, load, type Message, SessionError } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { fixtureModel, TINY } from "../support/models.ts";
@@ -96,6 +97,33 @@ Deno.test("a saved session restores into the same or another load and goes on as
     );
   } finally {
     await Deno.remove(folder, { recursive: true });
+  }
+});
+
+Deno.test("a session whose prompt was cut off by an abort can be saved, restored and continued", async () => {
+  const path = await Deno.makeTempFile();
+  try {
+    await using model = await loadWith(fixtureModel("e2b")!, EXACT, { chunkRows: 64, keptPrefixes: 0 });
+    using session = model.session();
+    await session.append(prompt(1000));
+    const { run } = Pass.prototype;
+    let runs = 0;
+    Pass.prototype.run = function (...args) {
+      return ++runs === 5 ? Promise.reject(new Error("cut off")) : run.apply(this, args);
+    };
+    await assertRejects(() => session.generate(GREEDY).next(), Error, "cut off");
+    Pass.prototype.run = run;
+    await session.save(path);
+    using restored = model.session();
+    await restored.restore(path);
+    const { rows } = model.engine.forward.counts;
+    const options = { ...GREEDY, maxTokens: 5 };
+    const ids = await collect(restored.generate(options));
+    assertEquals(model.engine.forward.counts.rows - rows, 1000 - 4 * 64 + 4);
+    assertEquals(ids, await collect(session.generate(options)));
+    assertEquals(ids, await collect(model.generate(prompt(1000), options)));
+  } finally {
+    await Deno.remove(path);
   }
 });
 

@@ -1,5 +1,5 @@
 import { assert, assertEquals, assertThrows } from "@std/assert";
-import type { Checkpoint } from "../../src/checkpoint/open.ts";
+import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
 import { encodeInput, type RunInput } from "../../src/engine/input.ts";
 import { layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
 import { pageGroups } from "../../src/schedule/groups.ts";
@@ -12,15 +12,7 @@ import {
   type TextPlanOptions,
 } from "../../src/schedule/text.ts";
 import { Oracle } from "../oracle/run.ts";
-import {
-  cosine,
-  fixtureModel,
-  type Golden,
-  largest,
-  maxDifference,
-  openCheckpoint,
-  readGolden,
-} from "../support/models.ts";
+import { cosine, fixtureModel, type Golden, largest, maxDifference, readGolden } from "../support/models.ts";
 
 const LIMITS: Limits = { rows: 192, out_rows: 192, sequences: 1, pages: 16 };
 const PAGES = 8;

@@ -1,6 +1,4 @@
 /** Fixture models and their golden values. */
-import { openCheckpoint } from "../../src/checkpoint/open.ts";
-
 /** The folder of a fixture model as a path: the repository's copy, else the optional larger set; null if absent. */
 export function fixtureModel(name: string): string | null {
   for (const base of ["../fixtures/models/", "../../../shared/fixtures/"]) {
@@ -99,5 +97,3 @@ export function largest(a: ArrayLike<number>): number {
   for (let i = 0; i < a.length; i++) most = Math.max(most, Math.abs(a[i]));
   return most;
 }
-
-export { openCheckpoint };
