@@ -16,7 +16,7 @@ export const loadFlags = {
     value: "TOKENS",
     help: "context length (default: the model's, as memory allows)",
   },
-  memory: { type: "number", value: "BYTES", help: "most memory for cache and scratch" },
+  memory: { type: "number", value: "BYTES", help: "most memory for weights, cache and activations together" },
   "kv-cache": { type: "string", choices: ["f16", "f32"], help: "storage of the KV cache (default: f16)" },
 } as const satisfies Flags;
 
