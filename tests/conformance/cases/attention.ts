@@ -29,6 +29,10 @@ export interface AttentionDescription {
   /** default: headDim / 2 */ rotatedPairs?: number;
   theta?: number;
   /** K of the last key of each sequence is this much larger than the others */ peak?: number;
+  /**
+   * moves every score of an attend this far; q and K are then multiples of 1/8, so that f32 holds large scores exactly
+   */
+  shift?: number;
   /** the op runs on gathered rows: the last of each sequence */ gathered?: boolean;
   /** sequences that take part (their data does not depend on the others); default all */ pick?: number[];
 }
@@ -71,6 +75,7 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
   });
 
   // Scores of about ±2: enough to tell keys apart, not so much that one key takes all.
+  const eighths = (value: number) => d.shift ? Math.round(8 * value) / 8 : value;
   const size = d.op === "attend" ? 1 : Math.SQRT2 / headDim ** 0.25;
   const values = new Float64Array(poolPages * 2 * LAYERS * kvHeads * PAGE * headDim).fill(NaN);
   sequences.forEach(({ history, rows }, s) => {
@@ -83,7 +88,7 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
           const large = d.peak && position === end - 1 && plane === 2 ? d.peak : 1;
           for (let i = 0; i < headDim; i++) {
             values[at * headDim + i] = plane === 2
-              ? randoms[s].normal(0, size * large)
+              ? eighths(randoms[s].normal(d.shift ? d.shift / (2 * Math.sqrt(headDim)) : 0, size * large))
               : randoms[s].normal(0.2);
           }
         }
@@ -94,8 +99,10 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
   const kv: KvLayer = { pages, layer: 1, group: 0 };
 
   const live = d.gathered ? "out_rows" as const : "rows" as const;
-  const activation = (name: string, width: number, deviation: number): Tensor => {
-    const perSequence = sequences.map(({ rows }, s) => randoms[s].normals(rows * width, 0, deviation));
+  const activation = (name: string, width: number, deviation: number, mean = 0): Tensor => {
+    const perSequence = sequences.map(({ rows }, s) =>
+      randoms[s].normals(rows * width, mean, deviation).map(eighths)
+    );
     const kept = perSequence.map((values, s) => {
       const [from, to] = sequences[s].slice ?? [0, sequences[s].rows];
       return values.slice((d.gathered ? to - 1 : from) * width, to * width);
@@ -109,7 +116,7 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
   }
   const common = { kv, heads, kvHeads, headDim, window: window ?? null };
   if (d.op === "attend") {
-    const q = activation("q", queryWidth, 1);
+    const q = activation("q", queryWidth, 1, d.shift ? 1 : 0);
     const y = builder.output("y", [live, queryWidth]);
     return builder.finish({ kind: "attend", q, y, ...common, scoreScale: 2 / Math.sqrt(headDim) }, exact);
   }
@@ -137,7 +144,7 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
 function name(d: AttentionDescription): string {
   const sequences = d.sequences.map((s) => `${s.history}+${s.rows}${s.decode ? "d" : ""}`).join(",");
   const parts = [`${d.kv ?? "f32"} sequences ${sequences} heads=${d.heads}/${d.kvHeads} d=${d.headDim}`];
-  for (const key of ["window", "rotatedPairs", "theta", "peak"] as const) {
+  for (const key of ["window", "rotatedPairs", "theta", "peak", "shift"] as const) {
     if (d[key] !== undefined) parts.push(`${key}=${d[key]}`);
   }
   if (d.ownsKv === false) parts.push("shared");
@@ -236,6 +243,12 @@ export function attentionCases(): Case[] {
     // far positions, with only the window's pages
     add({ ...small, kv, sequences: [{ history: 131000, rows: 1, decode: true }], window: 48 }, "attention");
     add({ ...small, kv, sequences: [{ history: 131000, rows: 17 }], window: 48 }, "attention");
+    // scores whose exponentials vanish or overflow, over blocks in which some rows see no key
+    for (const shift of [-120, 120]) {
+      add({ ...small, kv, sequences: [{ history: 250, rows: 12 }], shift }, "attend");
+      add({ ...small, kv, sequences: [{ history: 250, rows: 12 }], window: 4, shift }, "attend");
+      add({ ...small, kv, sequences: [{ history: 700, rows: 1, decode: true }], shift }, "attend");
+    }
     // one key takes nearly all of the weight
     add(
       { ...small, kv, sequences: [{ history: 300, rows: 1, decode: true }], peak: 20 },
