@@ -71,7 +71,8 @@ async function build(): Promise<SoftMetal> {
   const library = `${folder}/libsoftmetal.so`;
   if (!await isFile(library)) {
     await Deno.mkdir(folder, { recursive: true });
-    await Deno.mkdir(`${cacheFolder()}/softmetal/objects`, { recursive: true });
+    const kept = `${await cacheFolder()}/softmetal/objects`;
+    await Deno.mkdir(kept, { recursive: true });
     const defines = {
       SM_DENO: Deno.execPath(),
       SM_GENERATOR: HERE + "generator/main.ts",
@@ -84,7 +85,7 @@ async function build(): Promise<SoftMetal> {
     const objects = await pooled(sources, async (s) => {
       const file = s.slice(s.lastIndexOf("/") + 1);
       const key = await hashOf([s, ...shared], [compiler, file === "library.cpp" ? header : ""].join());
-      const object = `${cacheFolder()}/softmetal/objects/${file}.${key}.o`;
+      const object = `${kept}/${file}.${key}.o`;
       if (await isFile(object)) return object;
       await compile([
         ...RUNTIME_FLAGS,
