@@ -3,7 +3,8 @@ import { buildHost, softMetal } from "./build.ts";
 import { fromFileUrl } from "./generator/paths.ts";
 
 const P = "pointer", U = "u32", I = "i32", L = "u64", B = "buffer";
-const symbols = {
+/** The table of host.cpp. */
+export const symbols = {
   host_open: { parameters: [B, I, U, B, "usize"], result: P },
   host_close: { parameters: [P], result: "void" },
   host_pipeline: { parameters: [P, B, I, U, I, B, "usize"], result: P },
@@ -71,7 +72,8 @@ export type Size3 = [number, number, number];
 
 const here = (name: string) => fromFileUrl(new URL(name, import.meta.url));
 /** The host library's symbols. */
-export const host = Deno.dlopen(await buildHost("host", [here("host.cpp")]), symbols).symbols;
+export const host: Deno.DynamicLibrary<typeof symbols>["symbols"] =
+  Deno.dlopen(await buildHost("host", [here("host.cpp")]), symbols).symbols;
 const soft = Deno.dlopen((await softMetal()).library, control).symbols;
 
 /** A C string. */
@@ -109,9 +111,11 @@ const cap = 4096;
 
 /** One library of kernels with a queue. */
 export class Gpu implements Disposable {
+  /** The host's object, for calls that this class does not wrap. */
   readonly handle: Handle;
   #owned: Handle[] = [];
 
+  /** Compiles `source`. Throws HostError with the compiler's report. */
   constructor(source: string, options: { fastMath?: boolean; version?: number } = {}) {
     const e = new Uint8Array(cap);
     this.handle = host.host_open(z(source), options.fastMath ? 1 : 0, options.version ?? 0, e, BigInt(cap));
@@ -254,6 +258,7 @@ export class Gpu implements Disposable {
     return host.host_archive(this.handle, z(path), z(name), store ? 1 : 0, e, BigInt(cap)) ? null : text(e);
   }
 
+  /** Releases everything that this object made. */
   [Symbol.dispose](): void {
     for (const o of this.#owned) host.host_release(o);
     host.host_close(this.handle);

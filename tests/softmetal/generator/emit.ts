@@ -2,6 +2,8 @@
 import { callee, KEYWORDS, rewritten } from "../../../dylib/ptx/rewrite.ts";
 import type { Unit } from "../../../dylib/ptx/parse.ts";
 
+export type { Unit };
+
 /** `cpu` runs in the software GPU, `check` is only type-checked with address spaces. */
 export type Target = "cpu" | "check";
 

@@ -7,6 +7,8 @@ import {
 } from "../../../dylib/ptx/toolchain.ts";
 import { fromFileUrl } from "./paths.ts";
 
+export type { Run, Toolchain };
+
 /** What must be installed; the first versions that work here are 19 and later. */
 export const REQUIREMENT =
   "clang 19 or later (Debian: apt-get install clang-19 llvm-19; or set SOFTMETAL_CLANG)";
