@@ -6,6 +6,12 @@ const P = "pointer", U = "u32", I = "i32", L = "u64", B = "buffer";
 /** The table of host.cpp. */
 export const symbols = {
   host_open: { parameters: [B, I, U, B, "usize"], result: P },
+  open_nonblocking: {
+    name: "host_open",
+    parameters: [B, I, U, B, "usize"],
+    result: P,
+    nonblocking: true,
+  },
   host_close: { parameters: [P], result: "void" },
   host_pipeline: { parameters: [P, B, I, U, I, B, "usize"], result: P },
   host_max_threads: { parameters: [P], result: U },

@@ -1,6 +1,6 @@
 import { assert, assertEquals, assertThrows } from "@std/assert";
 import { fromFileUrl } from "./generator/paths.ts";
-import { constantString, Gpu, host, HostError, misuseOf, softmetal, withOptions, words } from "./host.ts";
+import { constantString, Gpu, host, HostError, misuseOf, softmetal, withOptions, words, z } from "./host.ts";
 
 const BUGS = Deno.readTextFileSync(fromFileUrl(new URL("kernels/bugs.metal", import.meta.url)));
 const SPIKE = Deno.readTextFileSync(fromFileUrl(new URL("kernels/spike.metal", import.meta.url)));
@@ -190,6 +190,25 @@ Deno.test("misuse ends the process unless the option strict is off", async () =>
   assert(new TextDecoder().decode(r.stderr).includes("softmetal: API misuse: newBuffer: length is 0"));
 });
 
+Deno.test("options and an injected error can come from the environment", async () => {
+  const code = `import { Gpu, host, words } from ${
+    JSON.stringify(new URL("./host.ts", import.meta.url).href)
+  };
+    const gpu = new Gpu(${JSON.stringify(BUGS)}), b = gpu.buffer(256), p = gpu.pipeline("add");
+    for (let i = 0; i < 3; i++) {
+      try {
+        gpu.run(p, [b, b, b, words(64)], [1, 1, 1], [64, 1, 1]);
+        console.log("ok", gpu.maxThreads(p), host.host_os(14));
+      } catch (e) { console.log(e.message); }
+    }`;
+  const env = { SOFTMETAL_INJECT: "2:8", SOFTMETAL_MAX_THREADS: "64", SOFTMETAL_OS: "14" };
+  const r = await new Deno.Command(Deno.execPath(), { args: ["eval", "--quiet", code], env }).output();
+  const lines = new TextDecoder().decode(r.stdout).trim().split("\n");
+  assertEquals(lines[0], "ok 64 14");
+  assert(lines[1].startsWith("Insufficient Memory"), lines[1]);
+  assertEquals(lines[2], "ok 64 14");
+});
+
 Deno.test("an object autoreleased without a pool is reported when asked", () => {
   using gpu = new Gpu(BUGS);
   const report = withOptions(
@@ -361,6 +380,25 @@ Deno.test("the simulated macOS decides what exists", () => {
   assert(
     withOptions({ os: 13 }, () => assertThrows(newer, HostError)).message.includes("needs a newer macOS"),
   );
+});
+
+Deno.test("libraries compile in parallel, and two requests for one source share its compilation", async () => {
+  const cache = Deno.makeTempDirSync();
+  const source = (name: string) =>
+    `#include <metal_stdlib>\nusing namespace metal;\nkernel void ${name}(device float* o [[buffer(0)]]) { o[0] = 1; }\n`;
+  softmetal.set("cache", cache);
+  softmetal.reset();
+  try {
+    const opened = await Promise.all(
+      ["one", "two", "one"].map((n) => host.open_nonblocking(z(source(n)), 0, 0, new Uint8Array(64), 64n)),
+    );
+    assert(opened.every((h) => h !== null));
+    assertEquals(softmetal.counter("kernel_compiles"), 2);
+    opened.forEach((h) => host.host_close(h));
+  } finally {
+    softmetal.set("cache", "");
+    Deno.removeSync(cache, { recursive: true });
+  }
 });
 
 Deno.test("a binary archive keeps a function for the next run, and a stale or broken one is told apart", () => {
