@@ -186,6 +186,8 @@ void initPipelines() {
   cPipeline = defType<Pipeline>("MTLComputePipelineState", cNSObject);
   def(cPipeline, "maxTotalThreadsPerThreadgroup", [](id s, SEL) { return ((Pipeline*)s)->maxThreads; });
   def(cPipeline, "threadExecutionWidth", [](id, SEL) -> ulong { return SIMD; });
+  // A kernel's own variables are known when it runs: sm_tg_register checks their sum with the dynamic ones.
+  def(cPipeline, "staticThreadgroupMemoryLength", [](id, SEL) -> ulong { return 0; });
   def(cPipeline, "label", [](id s, SEL) { auto* p = (Pipeline*)s; return (id)autorel(str(p->code->kernels[p->index].name)); });
   cPipelineDescriptor = defType<PipelineDescriptor>("MTLComputePipelineDescriptor", cNSObject);
   Class c = cPipelineDescriptor;
