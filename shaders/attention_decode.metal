@@ -21,8 +21,8 @@ static inline uint part_keys(uint position) {
 // For scores, eight lanes share a key: each takes runs of 8 dimensions (4 of a head of 32).
 #define RUN(D) (D < 64 ? 4 : 8)
 
-// What one simdgroup has seen so far: per query head the largest score, the sum of 2^(score - largest), and the sum of
-// 2^(score - largest) · v, of which this lane holds LANE_DIMS in each piece.
+// What one simdgroup has seen so far: per query head the largest score, the sum of the weights, and the sum of weight · v,
+// of which this lane holds LANE_DIMS in each piece.
 template <int D, int HEADS>
 struct Running {
   float largest[HEADS];
@@ -91,10 +91,10 @@ static inline void add_page(
   float weight[HEADS];
   #pragma clang loop unroll(full)
   for (uint h = 0; h < HEADS; h++) {
-    const float score = scatter_sums(scores + 8 * h, lane) * scale;
+    const float score = scatter_sums(scores + 8 * h, lane);
     const float largest = max(seen.largest[h], simd_max(visible ? score : kNoScore));
-    const float fade = exp2(seen.largest[h] - largest);
-    weight[h] = visible ? exp2(score - largest) : 0.0f;
+    const float fade = weight_of(seen.largest[h], largest, scale);
+    weight[h] = visible ? weight_of(score, largest, scale) : 0.0f;
     seen.largest[h] = largest;
     seen.sum[h] = fma(seen.sum[h], fade, simd_sum(weight[h]));
     #pragma clang loop unroll(full)
@@ -124,7 +124,7 @@ static inline void add_page(
 // The row's own key, which no page holds yet, as the first that simdgroup 0 sees.
 template <int D, int HEADS>
 static inline void begin_with_own_key(
-    threadgroup const float* q, threadgroup const float* k, threadgroup const float* v, float scale, uint lane,
+    threadgroup const float* q, threadgroup const float* k, threadgroup const float* v, uint lane,
     thread Running<D, HEADS>& seen)
 {
   #pragma clang loop unroll(full)
@@ -133,7 +133,7 @@ static inline void begin_with_own_key(
     for (uint i = lane; i < D; i += 32) {
       product = fma(q[h * D + i], k[i], product);
     }
-    seen.largest[h] = simd_sum(product) * scale;
+    seen.largest[h] = simd_sum(product);
     seen.sum[h] = 1.0f;
     #pragma clang loop unroll(full)
     for (uint i = 0; i < PIECES(D) * LANE_DIMS(D); i++) {
@@ -226,7 +226,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
     seen.values[j] = 0.0f;
   }
   if (own && simdgroup == 0) {
-    begin_with_own_key<D, HEADS>(q, own_k, own_v, p.score_scale, lane, seen);
+    begin_with_own_key<D, HEADS>(q, own_k, own_v, lane, seen);
   }
   if (begin < end) {
     uint page = begin / kTokensPerPage;
@@ -256,9 +256,10 @@ template <typename T, int D, int HEADS, bool SPLIT>
     }
     float sum = 0.0f;
     for (uint s = 0; s < kSimdgroups; s++) {
-      sum = fma(part_sum[h * kSimdgroups + s], exp2(part_largest[h * kSimdgroups + s] - largest), sum);
+      const float fade = weight_of(part_largest[h * kSimdgroups + s], largest, p.score_scale);
+      sum = fma(part_sum[h * kSimdgroups + s], fade, sum);
     }
-    const float fade = exp2(seen.largest[h] - largest);
+    const float fade = weight_of(seen.largest[h], largest, p.score_scale);
     const uint at = i * p.heads + head + h;
     #pragma clang loop unroll(full)
     for (uint c = 0; c < PIECES(D); c++) {
@@ -314,7 +315,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
     float value = 0.0f;
     float sum = 0.0f;
     for (uint s = begin; s < end; s++) {
-      const float fade = exp2(stat[2 * s] - largest);
+      const float fade = weight_of(stat[2 * s], largest, r.score_scale);
       value = fma(parts[(at * r.splits + s) * r.head_dim + d], fade, value);
       sum = fma(stat[2 * s + 1], fade, sum);
     }

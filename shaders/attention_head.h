@@ -5,9 +5,14 @@
 #include "input_block.h"
 #include "attention_params.h"
 
-// Stands for the logarithm of zero. Finite, and no sum of real scores reaches it.
+// Scores are q · k as they are. This one stands for none: finite, and lower than any real one.
 constant constexpr float kNoScore = -1e30f;
 constant constexpr float kTurn = 1.462918079267160e-9f;  // 2π / 2^32
+
+// Softmax weight of a score relative to the largest. The difference comes first: it is exact where the scores are.
+static inline float weight_of(float score, float largest, float scale) {
+  return exp2((score - largest) * scale);
+}
 
 // The text of a host name that a macro has put together.
 #define TEXT(x) #x

@@ -29,7 +29,7 @@ struct AttentionParams {
   uint32_t splits;              // parts that the longest row of the dispatch has
   uint32_t rotated_pairs;
   float eps;
-  float score_scale;            // times log2(e): the kernels work with powers of two
+  float score_scale;            // positive, times log2(e)
   // Pair i turns by position · turns · ratio^i: turns per position of pair 0 and ratio^(2^j), in units of 2^-64, so that the
   // angle is exact at any position.
   uint32_t turns_high, turns_low;
@@ -40,6 +40,7 @@ struct AttentionParams {
 struct AttentionReduceParams {
   uint32_t heads, head_dim;
   uint32_t first_row, gathered, window, splits;
+  float score_scale;
 };
 
 #endif

@@ -10,7 +10,7 @@ constant constexpr uint kTileRows = 16;
 // Scratch of one simdgroup, in floats: a 16×32 tile of scores, or some keys or values of its slice.
 constant constexpr uint kRegion = 640;
 constant constexpr uint kScoreStride = 40;  // of a row of 32 scores; as all strides here, chosen against bank conflicts
-// Scores are relative to a largest one that is raised only when another exceeds it by this much (as a power of two).
+// Weights are relative to a largest score that is raised only when another would weigh more than 2^8.
 constant constexpr float kSlack = 8.0f;
 
 #define SIMDGROUPS(D) (D < 64 ? 4 : 8)
@@ -116,7 +116,7 @@ template <typename T, typename P, int D>
       }
       head_share<T, D>(q_rows + i * q_stride, lane, low, high);
       if (lane == 0) {
-        row_scales[row] = back * p.score_scale;
+        row_scales[row] = back;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -191,7 +191,7 @@ template <typename T, typename P, int D>
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
 
-      // Weights 2^(score - largest) of this lane's keys: every row_lanes-th of its row.
+      // Weights of this lane's keys: every row_lanes-th of its row.
       float score[32 * kTileRows / (32 * SIMDGROUPS(D))];
       float best = kNoScore;
       #pragma clang loop unroll(full)
@@ -213,14 +213,14 @@ template <typename T, typename P, int D>
       float fade = 1.0f;
       if (sum == 0.0f) {
         largest = best;
-      } else if (best > largest + kSlack) {
-        fade = exp2(largest - best);
+      } else if ((best - largest) * p.score_scale > kSlack) {
+        fade = weight_of(largest, best, p.score_scale);
         largest = best;
       }
       float added = 0.0f;
       #pragma clang loop unroll(full)
       for (uint c = 0; c < kTokensPerPage / row_lanes; c++) {
-        const float weight = score[c] == kNoScore ? 0.0f : exp2(score[c] - largest);
+        const float weight = score[c] == kNoScore ? 0.0f : weight_of(score[c], largest, p.score_scale);
         weights[my_row * kScoreStride + tid % row_lanes + c * row_lanes] = T(weight);
         added += weight;
       }

@@ -20,7 +20,6 @@ constexpr uint32_t kWalkedWindow = 2048;
 // Split attention keeps 4 · (head size + 2) bytes for each row, head and part. Rows beyond this many bytes take turns.
 constexpr uint64_t kPartBytes = 32 << 20;
 
-constexpr double kLog2E = 1.4426950408889634;
 constexpr uint32_t kThreads = 256, kKvTasks = 8;  // kv_write: one simdgroup for each vector
 constexpr uint32_t kTileRows = 16;                // of attention_prefill
 
@@ -67,6 +66,11 @@ void set_rope(AttentionParams &p, uint32_t head_dim, double theta, double positi
   for (uint32_t j = 0; j < kRatios; j++) {
     set_fraction(std::pow(theta, -2.0 * (1u << j) / head_dim), p.ratio_high[j], p.ratio_low[j]);
   }
+}
+
+void set_score_scale(AttentionParams &p, float scale) {
+  if (!(scale > 0)) fail(MB_UNSUPPORTED, "Score scale %g: the GPU kernels need a positive one.", double{scale});
+  p.score_scale = static_cast<float>(double{scale} * 1.4426950408889634);  // the kernels take powers of two
 }
 
 void set_pages(const Emitter &e, Attention &a, uint32_t layer, uint32_t group) {
@@ -164,7 +168,8 @@ void split(Emitter &e, const Attention &a, AttentionParams p) {
         .threads(kThreads);
     e.emit(launch);
 
-    const AttentionReduceParams reduce_params{a.heads, a.head_dim, p.first_row, p.gathered, a.window, p.splits};
+    const AttentionReduceParams reduce_params{a.heads, a.head_dim, p.first_row, p.gathered, a.window,
+                                              p.splits, p.score_scale};
     Launch reduce("attention_decode", "attention_reduce");
     reduce.reads_scratch(0, parts, part_bytes)
         .reads_scratch(1, stats, stat_bytes)
@@ -227,7 +232,7 @@ void lower_attention(Emitter &e, const Op &op) {
   p.flags = op.flags & kNormValues ? kNormaliseValue : 0u;
   p.rotated_pairs = op.ints[3];
   p.eps = op.floats[1];
-  p.score_scale = static_cast<float>(double{op.floats[2]} * kLog2E);
+  set_score_scale(p, op.floats[2]);
   set_rope(p, a.head_dim, op.floats[0], op.floats[3]);
   both_classes(e, a);
 }
@@ -237,7 +242,7 @@ void lower_attend(Emitter &e, const Op &op) {
   a.q = op.operands[0], a.pages = op.operands[1], a.y = op.operands[2];
   a.heads = op.ints[0], a.kv_heads = op.ints[1], a.head_dim = op.ints[2], a.window = op.ints[5];
   set_pages(e, a, op.ints[3], op.ints[4]);
-  a.params.score_scale = static_cast<float>(double{op.floats[0]} * kLog2E);
+  set_score_scale(a.params, op.floats[0]);
   both_classes(e, a);
 }
 
