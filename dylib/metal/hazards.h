@@ -2,12 +2,13 @@
 // before a dispatch whose bytes conflict with those of an earlier one since the last barrier: a write met by a read
 // or write (RAW, WAW), or a read met by a write (WAR).
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 namespace mb::metal {
 
-// Bytes [begin, end) of a resource.
+// Bytes [begin, end) of a resource; none where both are equal.
 struct Access {
   uint64_t resource;
   uint64_t begin, end;
@@ -28,7 +29,8 @@ class Hazards {
   bool conflicts(const std::vector<Access> &accesses) const {
     for (const Access &a : accesses) {
       for (const Access &b : open_) {
-        if (a.resource == b.resource && (a.writes || b.writes) && a.begin < b.end && b.begin < a.end) return true;
+        if (a.resource != b.resource || !(a.writes || b.writes)) continue;
+        if (std::max(a.begin, b.begin) < std::min(a.end, b.end)) return true;
       }
     }
     return false;
