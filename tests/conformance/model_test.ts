@@ -5,8 +5,8 @@ import { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
 import { encodeInput, type RunInput } from "../../src/engine/input.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
-import { OUTPUT } from "../../src/schedule/text.ts";
-import type { Dim } from "../../src/schedule/tensor.ts";
+import { OUTPUT, type TextPlan } from "../../src/schedule/text.ts";
+import type { Dim, Tensor } from "../../src/schedule/tensor.ts";
 import { fixture, type FixtureModel } from "../oracle/model.ts";
 import { Oracle } from "../oracle/run.ts";
 import { fixtureModel, type Golden, readGolden } from "../support/models.ts";
@@ -63,6 +63,13 @@ class Runner implements Disposable {
     return sizes.map((size) => output.slice(at, at += size));
   }
 
+  /** `rows` rows of an activation that nothing has overwritten, f32 [rows, n]. */
+  read({ shape, offset }: Tensor, rows: number): Uint8Array<ArrayBuffer> {
+    const bytes = new Uint8Array(rows * (shape[1] as number) * 4);
+    this.#buffers[0].read(offset, bytes);
+    return bytes;
+  }
+
   /** Throws where a guard was written. */
   checkGuards(): void {
     this.#buffers.forEach((buffer, i) => {
@@ -94,6 +101,13 @@ function test(name: string, run: (device: Device) => Promise<void>) {
   }
 }
 
+/** The oracle's logits, then the states between layers. */
+function reference(plan: TextPlan, model: FixtureModel, input: RunInput): Float64Array[] {
+  const oracle = new Oracle(plan, model.buffers(plan));
+  const outputs = oracle.run(input);
+  return [outputs[OUTPUT.logits], ...plan.states.map((state) => oracle.value(state, input))];
+}
+
 const every = (ids: readonly number[]) => ids.map((_, i) => i);
 
 for (const row of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"]) {
@@ -105,16 +119,17 @@ for (const row of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"]) {
       const plan = model.plan({ variant: "decode", exact: true, fuse, trace: true, checkFinite: true });
       using runner = await Runner.create(device, model, plan);
       for (const { name, input_ids: ids } of golden.prompts) {
-        const mask = 2 ** plan.outputs.length - LOGITS;
-        const input = model.input(ids, 0, every(ids), mask);
+        const input = model.input(ids, 0, every(ids), LOGITS);
         const key = `${fuse} ${name}`;
-        const expected = references.get(key) ?? new Oracle(plan, model.buffers(plan)).run(input);
+        const expected = references.get(key) ?? reference(plan, model, input);
         references.set(key, expected);
-        const found = await runner.run(0, input);
+        const found = [
+          ...await runner.run(0, input),
+          ...plan.states.map((state) => runner.read(state, ids.length)),
+        ];
         found.forEach((bytes, i) => {
-          const tensor = plan.outputs[OUTPUT.logits + i];
-          const { error } = difference(new Float32Array(bytes.buffer), expected[OUTPUT.logits + i]);
-          assert(error <= 1e-4, `${name}: ${tensor.name} is off by ${error}`);
+          const { error } = difference(new Float32Array(bytes.buffer), expected[i]);
+          assert(error <= 1e-4, `${name}: ${i === 0 ? "logits" : `state ${i - 1}`} off by ${error}`);
         });
       }
       runner.checkGuards();

@@ -3,7 +3,7 @@ import type { OutputRow, RunInput } from "../../src/engine/input.ts";
 import { layOutWeights } from "../../src/engine/weights.ts";
 import { PAGE_TOKENS, pageBytes, pageGroups } from "../../src/schedule/groups.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
-import { firstWeightBuffer, textPlan, type TextPlanOptions } from "../../src/schedule/text.ts";
+import { firstWeightBuffer, type TextPlan, textPlan, type TextPlanOptions } from "../../src/schedule/text.ts";
 import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
 
 /** Rows that one forward of these plans may have. */
@@ -15,7 +15,7 @@ export const PAGES = [5, 2, 7, 0, 4, 1, 6, 3];
 export interface FixtureModel {
   checkpoint: Checkpoint;
   /** builds a plan; the same weights' tensors at each call */
-  plan(options: Pick<TextPlanOptions, "variant" | "exact"> & Partial<TextPlanOptions>): Plan;
+  plan(options: Pick<TextPlanOptions, "variant" | "exact"> & Partial<TextPlanOptions>): TextPlan;
   /** bytes of each buffer of a plan: arena and pages poisoned, weights as stored */
   buffers(plan: Plan): Uint8Array<ArrayBuffer>[];
   /** input of a forward of `ids` from `position` on; `outputs` are indices into `ids` */
