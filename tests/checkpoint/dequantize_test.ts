@@ -2,7 +2,7 @@ import { assertEquals } from "@std/assert";
 import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { parseHeader } from "../../src/checkpoint/safetensors.ts";
 import type { FileRange, WeightTensor } from "../../src/checkpoint/tensor.ts";
-import { dequantizeRow, fromE4m3, readNumber } from "../oracle/dequantize.ts";
+import { dequantizeRow, fromE4m3, readNumber } from "../../src/conformance/oracle/dequantize.ts";
 import { folderOf, onRow, readJson } from "./support.ts";
 
 const ROWS = [

@@ -1,9 +1,9 @@
 /** The conformance table on the CPU device, one test per op and instruction set. */
 import { assert, assertEquals } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
-import { allCases } from "./cases.ts";
+import { allCases } from "../../src/conformance/cases.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
-import { prepare, type Prepared, type Row, runCase } from "./runner.ts";
+import { prepare, type Prepared, type Row, runCase } from "../../src/conformance/runner.ts";
 
 const cases = allCases();
 const ops = [...new Set(cases.map(({ op }) => op))];

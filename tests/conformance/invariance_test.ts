@@ -4,14 +4,14 @@
  */
 import { assert, assertEquals } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
-import { allCases } from "./cases.ts";
-import { type AttentionDescription, attentionProblem } from "./cases/attention.ts";
-import { type LinearDescription, linearProblem } from "./cases/linear.ts";
-import { formatName, FORMATS } from "./case.ts";
+import { allCases } from "../../src/conformance/cases.ts";
+import { type AttentionDescription, attentionProblem } from "../../src/conformance/cases/attention.ts";
+import { type LinearDescription, linearProblem } from "../../src/conformance/cases/linear.ts";
+import { formatName, FORMATS } from "../../src/conformance/case.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
-import type { Problem } from "./problem.ts";
-import { Random } from "./random.ts";
-import { equal, execute } from "./runner.ts";
+import type { Problem } from "../../src/conformance/problem.ts";
+import { Random } from "../../src/conformance/random.ts";
+import { equal, execute } from "../../src/conformance/runner.ts";
 
 const lacking = await lackingLevels();
 

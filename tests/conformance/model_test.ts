@@ -8,11 +8,11 @@ import type { Plan } from "../../src/schedule/plan.ts";
 import { OUTPUT, type TextPlan } from "../../src/schedule/text.ts";
 import type { Dim, Tensor } from "../../src/schedule/tensor.ts";
 import { fixture, type FixtureModel } from "../oracle/model.ts";
-import { Oracle } from "../oracle/run.ts";
+import { Oracle } from "../../src/conformance/oracle/run.ts";
 import { fixtureModel, type Golden, readGolden } from "../support/models.ts";
-import { difference } from "./compare.ts";
+import { difference } from "../../src/conformance/compare.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
-import { equal } from "./runner.ts";
+import { equal } from "../../src/conformance/runner.ts";
 
 const lacking = await lackingLevels();
 const GUARD_BYTES = 4096;

@@ -14,9 +14,9 @@ import {
 import type { Dim, Tensor } from "../../src/schedule/tensor.ts";
 import { fixture } from "../oracle/model.ts";
 import { fixtureModel } from "../support/models.ts";
-import { allCases } from "./cases.ts";
+import { allCases } from "../../src/conformance/cases.ts";
 import { decodeInput, decodePlan } from "./decode.ts";
-import { Random } from "./random.ts";
+import { Random } from "../../src/conformance/random.ts";
 
 /** A plan of random adds and norms over tensors of random widths, in which old results are read again at random. */
 function randomPlan(seed: number, reuse: boolean): Plan {

@@ -1,13 +1,13 @@
 /** Known faults of other implementations, each with its stated values, on every instruction set of this CPU. */
 import { assert, assertAlmostEquals, assertEquals } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
-import { seedOf } from "./case.ts";
-import { type LinearDescription, linearProblem } from "./cases/linear.ts";
-import { MAIN_FORMATS } from "./case.ts";
+import { seedOf } from "../../src/conformance/case.ts";
+import { type LinearDescription, linearProblem } from "../../src/conformance/cases/linear.ts";
+import { MAIN_FORMATS } from "../../src/conformance/case.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
-import { type Problem, ProblemBuilder } from "./problem.ts";
-import { Random } from "./random.ts";
-import { execute } from "./runner.ts";
+import { type Problem, ProblemBuilder } from "../../src/conformance/problem.ts";
+import { Random } from "../../src/conformance/random.ts";
+import { execute } from "../../src/conformance/runner.ts";
 
 const lacking = await lackingLevels();
 

@@ -3,11 +3,17 @@ import { assert, assertEquals, assertStringIncludes } from "@std/assert";
 import { decodeInput } from "./decode.ts";
 import type { RunInput } from "../../src/engine/input.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
-import { toF16 } from "../oracle/numbers.ts";
-import { Oracle } from "../oracle/run.ts";
-import { allCases } from "./cases.ts";
-import { difference } from "./compare.ts";
-import { type CaseBuffer, type CaseDevice, prepare, type Row, runCase } from "./runner.ts";
+import { toF16 } from "../../src/conformance/oracle/numbers.ts";
+import { Oracle } from "../../src/conformance/oracle/run.ts";
+import { allCases } from "../../src/conformance/cases.ts";
+import { difference } from "../../src/conformance/compare.ts";
+import {
+  type CaseBuffer,
+  type CaseDevice,
+  prepare,
+  type Row,
+  runCase,
+} from "../../src/conformance/runner.ts";
 
 /** What a faulty device does beside its work: `buffers` after the run, `copied` the outputs. */
 type Fault = (state: { plan: Plan; input: RunInput; buffers: Uint8Array[]; copied: Uint8Array }) => void;

@@ -6,9 +6,9 @@ import { assert, assertEquals, assertRejects } from "@std/assert";
 import type { Device } from "../../ffi/device.ts";
 import { encodeInput } from "../../src/engine/input.ts";
 import { DeviceError } from "../../src/errors.ts";
-import { type AttentionDescription, attentionProblem } from "../conformance/cases/attention.ts";
-import type { Problem } from "../conformance/problem.ts";
-import { equal, execute } from "../conformance/runner.ts";
+import { type AttentionDescription, attentionProblem } from "../../src/conformance/cases/attention.ts";
+import type { Problem } from "../../src/conformance/problem.ts";
+import { equal, execute } from "../../src/conformance/runner.ts";
 import { openMetal } from "../metal/metal.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
 

@@ -1,10 +1,10 @@
 /** Candidates on a GPU beyond the conformance table: the number of dispatches, and vocabularies that need merges. */
 import { assert, assertEquals } from "@std/assert";
 import { encodeInput, type OutputRow } from "../../src/engine/input.ts";
-import { type Case, F32 } from "../conformance/case.ts";
-import { ProblemBuilder } from "../conformance/problem.ts";
-import { Random } from "../conformance/random.ts";
-import { prepare, runCase } from "../conformance/runner.ts";
+import { type Case, F32 } from "../../src/conformance/case.ts";
+import { ProblemBuilder } from "../../src/conformance/problem.ts";
+import { Random } from "../../src/conformance/random.ts";
+import { prepare, runCase } from "../../src/conformance/runner.ts";
 import { openMetal } from "../metal/metal.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
 

@@ -3,7 +3,7 @@ import { assert, assertEquals } from "@std/assert";
 import { OUTPUT } from "../../src/schedule/text.ts";
 import { fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
 import { fixture } from "./model.ts";
-import { Oracle } from "./run.ts";
+import { Oracle } from "../../src/conformance/oracle/run.ts";
 
 const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
 /** Suggested with the golden values for f32 arithmetic. */

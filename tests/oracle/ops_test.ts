@@ -1,15 +1,15 @@
 /** The oracle against values worked out by hand and against identities. */
 import { assert, assertAlmostEquals, assertEquals, assertThrows } from "@std/assert";
 import { NO_PAGE } from "../../src/engine/input.ts";
-import { geluMul, geluTanh, softcap } from "./activation.ts";
-import { attend, attention, type KvView, kvWrite } from "./attention.ts";
-import { candidates, logSumExp, NO_TOKEN } from "./candidates.ts";
-import { embed, gather, perLayerInputs } from "./embed.ts";
-import { linear, matmul } from "./linear.ts";
-import { add, rmsNorm } from "./norm.ts";
-import { fromBf16, fromF16, toBf16, toF16 } from "./numbers.ts";
-import { rope } from "./rope.ts";
-import { readRow, readTensor } from "./weights.ts";
+import { geluMul, geluTanh, softcap } from "../../src/conformance/oracle/activation.ts";
+import { attend, attention, type KvView, kvWrite } from "../../src/conformance/oracle/attention.ts";
+import { candidates, logSumExp, NO_TOKEN } from "../../src/conformance/oracle/candidates.ts";
+import { embed, gather, perLayerInputs } from "../../src/conformance/oracle/embed.ts";
+import { linear, matmul } from "../../src/conformance/oracle/linear.ts";
+import { add, rmsNorm } from "../../src/conformance/oracle/norm.ts";
+import { fromBf16, fromF16, toBf16, toF16 } from "../../src/conformance/oracle/numbers.ts";
+import { rope } from "../../src/conformance/oracle/rope.ts";
+import { readRow, readTensor } from "../../src/conformance/oracle/weights.ts";
 
 const f64 = (...values: number[]) => Float64Array.from(values);
 

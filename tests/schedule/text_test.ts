@@ -11,7 +11,7 @@ import {
   textPlan,
   type TextPlanOptions,
 } from "../../src/schedule/text.ts";
-import { Oracle } from "../oracle/run.ts";
+import { Oracle } from "../../src/conformance/oracle/run.ts";
 import { cosine, fixtureModel, type Golden, largest, maxDifference, readGolden } from "../support/models.ts";
 
 const LIMITS: Limits = { rows: 192, out_rows: 192, sequences: 1, pages: 16 };

@@ -2,10 +2,10 @@
  * Runs a whole plan in float64. It knows the plan and the input block's contents, nothing of any device; activations
  * are held by tensor, so it needs no arena.
  */
-import type { InputRow, RunInput } from "../../src/engine/input.ts";
-import type { KvLayer, Op } from "../../src/schedule/ops.ts";
-import type { Plan } from "../../src/schedule/plan.ts";
-import type { Tensor } from "../../src/schedule/tensor.ts";
+import type { InputRow, RunInput } from "../../engine/input.ts";
+import type { KvLayer, Op } from "../../schedule/ops.ts";
+import type { Plan } from "../../schedule/plan.ts";
+import type { Tensor } from "../../schedule/tensor.ts";
 import { geluMul, softcap } from "./activation.ts";
 import { attend, attention, type KvView, kvWrite, type Place } from "./attention.ts";
 import { CANDIDATES, candidates } from "./candidates.ts";

@@ -1,5 +1,5 @@
 /** Cases of candidates: ties, adjustments, masks, vocabularies around the number of candidates. */
-import type { OutputRow } from "../../../src/engine/input.ts";
+import type { OutputRow } from "../../engine/input.ts";
 import { type Case, F32, seedOf } from "../case.ts";
 import { ProblemBuilder } from "../problem.ts";
 import { Random } from "../random.ts";

@@ -1,6 +1,6 @@
 /** The KV pages and attention over them. */
-import { NO_PAGE, type PageTable } from "../../src/engine/input.ts";
-import type { AttendOp, AttentionOp, Rope } from "../../src/schedule/ops.ts";
+import { NO_PAGE, type PageTable } from "../../engine/input.ts";
+import type { AttendOp, AttentionOp, Rope } from "../../schedule/ops.ts";
 import { rmsNorm } from "./norm.ts";
 import { rope } from "./rope.ts";
 

@@ -2,11 +2,11 @@
  * Builds one-op plans with all their bytes. Everything that no op may touch is poison: guard bands around each
  * tensor, rows beyond the live ones, unused KV slots. A stray read shows as NaN, a stray write as a changed guard.
  */
-import type { OutputRow, PageTable, RunInput } from "../../src/engine/input.ts";
-import type { Op } from "../../src/schedule/ops.ts";
-import { type Limits, type Plan, rowBytes } from "../../src/schedule/plan.ts";
-import type { Dim, DimSymbol, Format, Tensor } from "../../src/schedule/tensor.ts";
-import { toBf16, toF16 } from "../oracle/numbers.ts";
+import type { OutputRow, PageTable, RunInput } from "../engine/input.ts";
+import type { Op } from "../schedule/ops.ts";
+import { type Limits, type Plan, rowBytes } from "../schedule/plan.ts";
+import type { Dim, DimSymbol, Format, Tensor } from "../schedule/tensor.ts";
+import { toBf16, toF16 } from "./oracle/numbers.ts";
 import type { Random } from "./random.ts";
 
 /** Byte of all poison: four make an f32 NaN, two an f16 or bf16 NaN. */

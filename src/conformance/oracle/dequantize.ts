@@ -1,5 +1,5 @@
 /** What stored weights mean: one row of any format as float64 numbers. */
-import { bitsOf, type Format, groupSizeOf, type ScaleDtype } from "../../src/checkpoint/tensor.ts";
+import { bitsOf, type Format, groupSizeOf, type ScaleDtype } from "../../checkpoint/tensor.ts";
 import { fromBf16, fromF16 } from "./numbers.ts";
 
 /** The bytes of a whole weight [rows, columns]; scales and biases are [rows, columns / group]. */

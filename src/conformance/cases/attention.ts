@@ -1,7 +1,7 @@
 /** Cases of attention, attend and kv_write: pages, windows, head shapes. */
-import type { PageTable } from "../../../src/engine/input.ts";
-import type { KvLayer } from "../../../src/schedule/ops.ts";
-import type { Tensor } from "../../../src/schedule/tensor.ts";
+import type { PageTable } from "../../engine/input.ts";
+import type { KvLayer } from "../../schedule/ops.ts";
+import type { Tensor } from "../../schedule/tensor.ts";
 import { type Case, HALF, HALF_IF_FAST, seedOf } from "../case.ts";
 import { type Problem, ProblemBuilder, type ProblemRow } from "../problem.ts";
 import { Random } from "../random.ts";

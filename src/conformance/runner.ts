@@ -1,9 +1,9 @@
 /** Runs cases on a device and compares every byte that an op could have touched with what it should be. */
-import { encodeInput } from "../../src/engine/input.ts";
-import type { Plan } from "../../src/schedule/plan.ts";
-import type { Tensor } from "../../src/schedule/tensor.ts";
-import { Oracle } from "../oracle/run.ts";
-import { readTensor } from "../oracle/weights.ts";
+import { encodeInput } from "../engine/input.ts";
+import type { Plan } from "../schedule/plan.ts";
+import type { Tensor } from "../schedule/tensor.ts";
+import { Oracle } from "./oracle/run.ts";
+import { readTensor } from "./oracle/weights.ts";
 import type { Case } from "./case.ts";
 import { difference } from "./compare.ts";
 import { POISON, type Problem } from "./problem.ts";

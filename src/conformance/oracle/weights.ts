@@ -1,8 +1,8 @@
 /** Stored tensors as float64. */
-import type { Limits } from "../../src/schedule/plan.ts";
-import { rowBytes } from "../../src/schedule/plan.ts";
-import type { Tensor } from "../../src/schedule/tensor.ts";
-import type { ScaleDtype } from "../../src/checkpoint/tensor.ts";
+import type { Limits } from "../../schedule/plan.ts";
+import { rowBytes } from "../../schedule/plan.ts";
+import type { Tensor } from "../../schedule/tensor.ts";
+import type { ScaleDtype } from "../../checkpoint/tensor.ts";
 import { dequantizeRow } from "./dequantize.ts";
 import { fromBf16, fromF16 } from "./numbers.ts";
 

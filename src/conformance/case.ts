@@ -1,5 +1,5 @@
 /** One line of the conformance table. */
-import type { Op } from "../../src/schedule/ops.ts";
+import type { Op } from "../schedule/ops.ts";
 import type { Problem, WeightFormat } from "./problem.ts";
 
 /** What a case allows: norm of the difference over norm of the reference. */

@@ -1,6 +1,6 @@
 /** Cases of the fused matrix product. */
-import type { Epilogue } from "../../../src/schedule/ops.ts";
-import type { DimSymbol } from "../../../src/schedule/tensor.ts";
+import type { Epilogue } from "../../schedule/ops.ts";
+import type { DimSymbol } from "../../schedule/tensor.ts";
 import { type Case, formatName, FORMATS, MAIN_FORMATS, OUTLIER_PRODUCT, PRODUCT, seedOf } from "../case.ts";
 import {
   type PlainKind,
@@ -9,7 +9,7 @@ import {
   type ProblemRow,
   type WeightFormat,
 } from "../problem.ts";
-import { Oracle } from "../../oracle/run.ts";
+import { Oracle } from "../oracle/run.ts";
 import { Random } from "../random.ts";
 
 /** What a linear case asks for; whatever is left out is absent or plain. */

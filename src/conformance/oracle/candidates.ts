@@ -1,5 +1,5 @@
 /** The best tokens of a row. */
-import type { OutputRow } from "../../src/engine/input.ts";
+import type { OutputRow } from "../../engine/input.ts";
 
 /** Candidates that a row returns. */
 export const CANDIDATES = 256;

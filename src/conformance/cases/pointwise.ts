@@ -1,5 +1,5 @@
 /** Cases of rms_norm, add, gelu_mul, softcap and rope. */
-import type { DimSymbol } from "../../../src/schedule/tensor.ts";
+import type { DimSymbol } from "../../schedule/tensor.ts";
 import { type Case, F32, seedOf } from "../case.ts";
 import { type PlainKind, ProblemBuilder } from "../problem.ts";
 import { Random } from "../random.ts";

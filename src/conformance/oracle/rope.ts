@@ -1,5 +1,5 @@
 /** Rotary position embedding. */
-import type { Rope } from "../../src/schedule/ops.ts";
+import type { Rope } from "../../schedule/ops.ts";
 
 /**
  * Turns pair (i, i + d/2) of each head by position · positionScale · theta^(-2i/d), i < rotatedPairs; other lanes stay.
