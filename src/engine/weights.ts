@@ -3,9 +3,10 @@
  * because of its alignment is copied into one buffer of its own.
  */
 import type { FileEntry } from "../checkpoint/files.ts";
-import type { FileRange, ScaleDtype, WeightTensor } from "../checkpoint/tensor.ts";
-import type { Format, Tensor } from "../schedule/tensor.ts";
+import type { FileRange, WeightTensor } from "../checkpoint/tensor.ts";
+import type { Tensor } from "../schedule/tensor.ts";
 import type { PlacedWeights } from "../schedule/text.ts";
+import { elementBytes, planTensor, scaleBytes } from "../schedule/weight.ts";
 
 /** A range of a file that must be copied. */
 export interface WeightCopy extends FileRange {
@@ -93,55 +94,7 @@ interface Part {
 
 function partsOf(weight: WeightTensor): Part[] {
   const { data, scales, biases } = weight.parts;
-  const scaleSize = weight.scaleDtype === null ? 1 : SCALE_BYTES[weight.scaleDtype];
   const parts = [{ range: data, size: elementBytes(weight) }];
-  for (const range of [scales, biases]) if (range) parts.push({ range, size: scaleSize });
+  for (const range of [scales, biases]) if (range) parts.push({ range, size: scaleBytes(weight) });
   return parts;
-}
-
-const SCALE_BYTES: Record<ScaleDtype, number> = { f32: 4, bf16: 2, f16: 2, u8: 1 };
-
-function elementBytes({ format }: WeightTensor): number {
-  return format.kind === "bf16" || format.kind === "f16" ? 2 : 4; // packed formats are words of 4
-}
-
-/** The format of a weight as plans spell it. */
-export function planFormat({ format }: WeightTensor): Format {
-  switch (format.kind) {
-    case "affine":
-      return { kind: "affine", bits: format.bits, group: format.groupSize };
-    case "mxfp4":
-    case "mxfp8":
-      return { kind: format.kind, group: 32 };
-    case "nvfp4":
-      return { kind: "nvfp4", group: 16 };
-    default:
-      return { kind: format.kind };
-  }
-}
-
-/** The plan tensor of a weight, its scales and biases beside it. */
-export function planTensor(
-  weight: WeightTensor,
-  place: (range: FileRange, elementBytes: number) => { buffer: number; offset: number },
-): Tensor {
-  const format = planFormat(weight);
-  const { data, scales, biases } = weight.parts;
-  const ofGroup = (name: string, range: FileRange | undefined): Tensor | undefined => {
-    if (range === undefined || weight.scaleDtype === null || !("group" in format)) return undefined;
-    return {
-      name: `${weight.name}.${name}`,
-      format: { kind: weight.scaleDtype === "u8" ? "i8" : weight.scaleDtype },
-      shape: [...weight.shape.slice(0, -1), weight.shape[weight.shape.length - 1] / format.group],
-      ...place(range, SCALE_BYTES[weight.scaleDtype]),
-    };
-  };
-  return {
-    name: weight.name,
-    format,
-    shape: weight.shape,
-    ...place(data, elementBytes(weight)),
-    scales: ofGroup("scales", scales),
-    biases: ofGroup("biases", biases),
-  };
 }

@@ -2,7 +2,6 @@
 import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { InvalidArgument } from "../errors.ts";
-import { planTensor } from "../engine/weights.ts";
 import { costOf, DECODE_ROWS, type OpCost, storedBytes } from "./cost.ts";
 import { pageBytes, pageGroups } from "./groups.ts";
 import { type Machine, machineNamed, MACHINES, secondsOn } from "./machines.ts";
@@ -10,6 +9,7 @@ import type { Op } from "./ops.ts";
 import { phantomWeights } from "./phantom.ts";
 import type { Tensor } from "./tensor.ts";
 import { textPlan } from "./text.ts";
+import { planTensor } from "./weight.ts";
 
 /** What to explain. */
 export interface ExplainOptions {
