@@ -2,6 +2,8 @@
 #ifndef MARKBASE_LINEAR_PARAMS_H
 #define MARKBASE_LINEAR_PARAMS_H
 
+enum : uint32_t { kCodeExponent = 150u << 23 };  // of 2^23, see code_at() in weights.h
+
 // The prologue: h = (residual + rms_norm(x, post_norm)) · scalar, u = rms_norm(h, pre_norm). Formats are those of plan.h.
 struct StreamParams {
   uint32_t k;                                       // columns of x, residual, h and u
@@ -42,6 +44,7 @@ struct MatvecParams {
   uint32_t whole;                // every chunk is whole and aligned
   uint32_t scale_columns;        // scales in a matrix row
   uint32_t group_shift;          // log2 of the columns that share a scale
+  uint32_t code_exponent;        // kCodeExponent
   uint32_t slices;               // simdgroups that share a row group: 1, 2, 4 or 8
   uint32_t iterations;           // row groups that a simdgroup does one after another
   uint32_t phases, phase_blocks; // one-row variant: parts of u staged one after another
@@ -58,7 +61,7 @@ struct MatmulParams {
   uint32_t k, columns;           // columns of u, padded to whole tiles
   uint32_t row_bytes;
   uint32_t whole;                // as above, for runs of 8 columns
-  uint32_t scale_columns, group_shift;
+  uint32_t scale_columns, group_shift, code_exponent;
 };
 
 #endif

@@ -1,6 +1,6 @@
-// matmul.h: the matrix products of prefill rows. A threadgroup of four simdgroups makes a tile of M × 64 products, in steps of
-// 32 columns of K; weights become f16 or f32 on their way into threadgroup memory. A product's sum runs over K in one order
-// through operations of one shape, whatever M and the number of rows.
+// matmul.h: the matrix products of prefill rows. A threadgroup of four simdgroups makes a tile of M × 64 products, in steps
+// of 32 columns of K; weights become f16 or f32 on their way into threadgroup memory. A product's sum runs over K in one
+// order through operations of one shape, whatever M and the number of rows.
 #ifndef MARKBASE_MATMUL_H
 #define MARKBASE_MATMUL_H
 #include "epilogue.h"
@@ -109,8 +109,8 @@ template <uint32_t W, uint32_t S, typename T, uint M>
       #pragma clang loop unroll(full)
       for (uint q = 0; q < 4; q++) {
         float4 v = float4(
-            element_at<W>(words, 4 * q), element_at<W>(words, 4 * q + 1), element_at<W>(words, 4 * q + 2),
-            element_at<W>(words, 4 * q + 3));
+            element_at<W>(words, p.code_exponent, 4 * q), element_at<W>(words, p.code_exponent, 4 * q + 1),
+            element_at<W>(words, p.code_exponent, 4 * q + 2), element_at<W>(words, p.code_exponent, 4 * q + 3));
         if (is_affine(W)) {
           v = fma(v, float4(scale), float4(bias));
         }

@@ -1,4 +1,4 @@
-// matvec.h: the matrix products of decode rows. Weights are read once for up to 16 rows, and nothing in a row's arithmetic
+// matvec.h: the matrix products of decode rows. Weights are read once for up to 8 rows, and nothing in a row's arithmetic
 // depends on how many there are: a lane takes the same chunks in the same order, each product's sum goes through one
 // accumulator, and lanes, then slices, are added in one order.
 //
@@ -21,35 +21,29 @@ struct MatvecRows {
   uint n;
 };
 
-// Chunk `chunk` of each row. Chunks beyond the row's end are zero, and so is all that they add.
+// Chunk `chunk` of each row; beyond the end the last one, which is then multiplied by the zeros that pad u.
 template <uint32_t W, uint32_t S, uint NR>
 static inline void load_chunks(
     thread const MatvecRows& rows, constant MatvecParams& p, uint chunk,
     thread uint* words, thread float* scale, thread float* bias)
 {
   constexpr uint n = chunk_words(W);
+  const uint at = min(chunk, p.chunks - 1);
   #pragma clang loop unroll(full)
   for (uint i = 0; i < NR; i++) {
     const uint row = min(rows.base + i, rows.n - 1);
-    if (chunk >= p.chunks) {
-      #pragma clang loop unroll(full)
-      for (uint j = 0; j < n; j++) {
-        words[i * n + j] = 0;
-      }
-      scale[i] = 0.0f;
-      bias[i] = 0.0f;
-      continue;
-    }
     device const uchar* data = rows.w + ulong(row) * p.row_bytes;
+    scale[i] = 0.0f;
+    bias[i] = 0.0f;
     if (is_affine(W)) {
-      load_words<W>(data, chunk, words + i * n);
-      const uint at = row * p.scale_columns + (chunk * chunk_columns(W) >> p.group_shift);
-      scale[i] = load_as<S>(rows.scales, at);
-      bias[i] = load_as<S>(rows.biases, at);
+      load_words<W>(data, at, words + i * n);
+      const uint group = row * p.scale_columns + (at * chunk_columns(W) >> p.group_shift);
+      scale[i] = load_as<S>(rows.scales, group);
+      bias[i] = load_as<S>(rows.biases, group);
     } else if (p.whole != 0) {
-      load_words<W>(data, chunk, words + i * n);
+      load_words<W>(data, at, words + i * n);
     } else {
-      load_words_ragged<W>(data, chunk, p.stream.k, words + i * n);
+      load_words_ragged<W>(data, at, p.stream.k, words + i * n);
     }
   }
 }
@@ -58,7 +52,7 @@ static inline void load_chunks(
 // activation row 0 and `sums` at its chunk sum there; row r lies row_quads[r] quads further.
 template <uint32_t W, uint R, uint NR, typename U, typename Sums>
 static inline void accumulate(
-    const thread uint* words, const thread float* scale, const thread float* bias,
+    const thread uint* words, const thread float* scale, const thread float* bias, uint exponent,
     U u, Sums sums, const thread uint* row_quads, thread float* acc)
 {
   constexpr uint n = chunk_words(W);
@@ -75,7 +69,7 @@ static inline void accumulate(
     for (uint i = 0; i < NR; i++) {
       #pragma clang loop unroll(full)
       for (uint j = 0; j < 4; j++) {
-        w[4 * i + j] = element_at<W>(words + i * n, 4 * q + j);
+        w[4 * i + j] = element_at<W>(words + i * n, exponent, 4 * q + j);
       }
     }
     #pragma clang loop unroll(full)
@@ -181,12 +175,15 @@ static inline void finish_rows(
   }
 }
 
-#define MATVEC_WEIGHTS \
-    device const uchar* w0 [[buffer(6)]], device const uchar* scales0 [[buffer(7)]], device const uchar* biases0 [[buffer(8)]], \
-    device const uchar* w1 [[buffer(9)]], device const uchar* scales1 [[buffer(10)]], device const uchar* biases1 [[buffer(11)]], \
-    device const uchar* w2 [[buffer(12)]], device const uchar* scales2 [[buffer(13)]], device const uchar* biases2 [[buffer(14)]], \
-    device const uchar* bias0 [[buffer(15)]], device const uchar* bias1 [[buffer(16)]], device const uchar* bias2 [[buffer(17)]], \
-    device const float* other [[buffer(18)]], device float* y [[buffer(19)]], constant MatvecParams& p [[buffer(20)]]
+#define MATVEC_MATRIX(m, w_slot, scales_slot, biases_slot) \
+    device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
+    device const uchar* biases##m [[buffer(biases_slot)]]
+
+#define MATVEC_OPERANDS \
+    MATVEC_MATRIX(0, 6, 7, 8), MATVEC_MATRIX(1, 9, 10, 11), MATVEC_MATRIX(2, 12, 13, 14), \
+    device const uchar* bias0 [[buffer(15)]], device const uchar* bias1 [[buffer(16)]], \
+    device const uchar* bias2 [[buffer(17)]], device const float* other [[buffer(18)]], device float* y [[buffer(19)]], \
+    constant MatvecParams& p [[buffer(20)]]
 
 // One activation row, prologue included: x, residual, h_out [k]; norms [k]; u is staged in threadgroup memory, in one phase
 // where it fits: phase_blocks · 16 chunks, then as many chunk sums. The first weights are on their way meanwhile.
@@ -198,7 +195,7 @@ template <uint32_t W, uint32_t S, uint NR>
     device const uchar* scalar       [[buffer(3)]],
     device float* h_out              [[buffer(4)]],
     device const uchar* pre_norm     [[buffer(5)]],
-    MATVEC_WEIGHTS,
+    MATVEC_OPERANDS,
     threadgroup float4* staged       [[threadgroup(0)]],
     uint tg        [[threadgroup_position_in_grid]],
     uint tid       [[thread_index_in_threadgroup]],
@@ -229,10 +226,13 @@ template <uint32_t W, uint32_t S, uint NR>
       acc[i] = 0.0f;
     }
     uint words[NR * words_of_row];
+    uint next_words[NR * words_of_row];
     float scale[NR];
+    float next_scale[NR];
     float bias[NR];
+    float next_bias[NR];
     uint block = slice;
-    load_chunks<W, S, NR>(rows, p, active ? block * 16 + slot : p.chunks, words, scale, bias);
+    load_chunks<W, S, NR>(rows, p, block * 16 + slot, words, scale, bias);
     if (it == 0) {
       factors = stream_factors(x, residual, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
     }
@@ -256,24 +256,31 @@ template <uint32_t W, uint32_t S, uint NR>
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
       }
-      for (; block < end_block; block += p.slices) {
-        uint next_words[NR * words_of_row];
-        float next_scale[NR];
-        float next_bias[NR];
-        const uint next = block + p.slices;
-        load_chunks<W, S, NR>(rows, p, active ? next * 16 + slot : p.chunks, next_words, next_scale, next_bias);
-        const uint at = block - first_block;
+      // Two sets of registers in turn: one is loaded while the other is multiplied.
+      while (block < end_block) {
+        block += p.slices;
+        load_chunks<W, S, NR>(rows, p, block * 16 + slot, next_words, next_scale, next_bias);
+        uint at = block - p.slices - first_block;
         accumulate<W, 1, NR>(
-            words, scale, bias, staged + at * block_quads + slot, sums + at * 16 + slot, none, acc);
-        #pragma clang loop unroll(full)
-        for (uint i = 0; i < NR * words_of_row; i++) {
-          words[i] = next_words[i];
+            words, scale, bias, p.code_exponent, staged + at * block_quads + slot, sums + at * 16 + slot, none, acc);
+        if (block >= end_block) {
+          #pragma clang loop unroll(full)
+          for (uint i = 0; i < NR * words_of_row; i++) {
+            words[i] = next_words[i];
+          }
+          #pragma clang loop unroll(full)
+          for (uint i = 0; i < NR; i++) {
+            scale[i] = next_scale[i];
+            bias[i] = next_bias[i];
+          }
+          break;
         }
-        #pragma clang loop unroll(full)
-        for (uint i = 0; i < NR; i++) {
-          scale[i] = next_scale[i];
-          bias[i] = next_bias[i];
-        }
+        block += p.slices;
+        load_chunks<W, S, NR>(rows, p, block * 16 + slot, words, scale, bias);
+        at += p.slices;
+        accumulate<W, 1, NR>(
+            next_words, next_scale, next_bias, p.code_exponent, staged + at * block_quads + slot, sums + at * 16 + slot,
+            none, acc);
       }
     }
     finish_rows<1, NR>(
@@ -282,10 +289,11 @@ template <uint32_t W, uint32_t S, uint NR>
 }
 
 // R activation rows, whose u linear_prologue has put into scratch: row_floats floats each, chunked quads, then chunk sums.
+// Grid: activation rows by R, then row groups, so that neighbours share matrix rows.
 template <uint32_t W, uint32_t S, uint R, uint NR>
 [[kernel, max_total_threads_per_threadgroup(256)]] void matvec_many(
     device const float4* u [[buffer(0)]],
-    MATVEC_WEIGHTS,
+    MATVEC_OPERANDS,
     uint2 tg       [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane      [[thread_index_in_simdgroup]])
@@ -296,7 +304,7 @@ template <uint32_t W, uint32_t S, uint R, uint NR>
   const uint side = lane / 16;
   const uint slot = lane % 16;
   const uint groups_at_once = kStreamSimdgroups / p.slices;
-  const uint first_row = tg.y * R;
+  const uint first_row = tg.x * R;
   uint row_quads[R];
   #pragma clang loop unroll(full)
   for (uint r = 0; r < R; r++) {
@@ -306,7 +314,7 @@ template <uint32_t W, uint32_t S, uint R, uint NR>
   device const float* lane_sums = (device const float*)(u + p.blocks * block_quads) + slot;
 
   for (uint it = 0; it < p.iterations; it++) {
-    const uint group = (tg.x * p.iterations + it) * groups_at_once + simdgroup / p.slices;
+    const uint group = (tg.y * p.iterations + it) * groups_at_once + simdgroup / p.slices;
     const bool active = group < p.groups;
     const MatvecRows rows = matvec_rows<NR>(
         min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
@@ -315,13 +323,13 @@ template <uint32_t W, uint32_t S, uint R, uint NR>
     for (uint i = 0; i < R * NR; i++) {
       acc[i] = 0.0f;
     }
-    for (uint block = active ? simdgroup % p.slices : p.blocks; block < p.blocks; block += p.slices) {
+    for (uint block = simdgroup % p.slices; block < p.blocks; block += p.slices) {
       uint words[NR * words_of_row];
       float scale[NR];
       float bias[NR];
       load_chunks<W, S, NR>(rows, p, block * 16 + slot, words, scale, bias);
       accumulate<W, R, NR>(
-          words, scale, bias, lane_u + block * block_quads, lane_sums + block * 16, row_quads, acc);
+          words, scale, bias, p.code_exponent, lane_u + block * block_quads, lane_sums + block * 16, row_quads, acc);
     }
     finish_rows<R, NR>(
         acc, rows, active, p, partial, simdgroup, lane, first_row, bias0, bias1, bias2, other, y);
@@ -333,7 +341,6 @@ template <uint32_t W, uint32_t S, uint R, uint NR>
   INSTANTIATE(matvec_##name##_r1_n4, matvec_one<W, S, 4>) \
   INSTANTIATE(matvec_##name##_r2, matvec_many<W, S, 2, 4>) \
   INSTANTIATE(matvec_##name##_r4, matvec_many<W, S, 4, 4>) \
-  INSTANTIATE(matvec_##name##_r8, matvec_many<W, S, 8, 2>) \
-  INSTANTIATE(matvec_##name##_r16, matvec_many<W, S, 16, 2>)
+  INSTANTIATE(matvec_##name##_r8, matvec_many<W, S, 8, 2>)
 
 #endif

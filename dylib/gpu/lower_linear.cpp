@@ -1,7 +1,7 @@
 // lower_linear.cpp: the fused matrix product (shaders/matvec.h, matmul.h, linear_prologue.metal).
 //
-// Dispatches. Decode, one row: one. Decode, more rows: the prologue, then one for each 16 rows. Prefill: the prologue, then
-// one. Matrices of different formats take one product dispatch for each format.
+// Dispatches. Decode, one row: one. Decode, more rows: the prologue, then one. Prefill: the prologue, then one. Matrices of
+// different formats take one product dispatch for each format.
 #include <algorithm>
 
 #include "lower.h"
@@ -253,6 +253,7 @@ class Linear {
     p.whole = k_ % chunk_columns(w) == 0;
     p.scale_columns = affine(w) ? k_ / w.group : 0;
     p.group_shift = affine(w) ? log2_of(w.group) : 0;
+    p.code_exponent = kCodeExponent;
     p.slices = split.slices;
     p.iterations = 1;
     return p;
@@ -306,24 +307,18 @@ class Linear {
         launch.writes_scratch(6, u, bytes).params(7, p).groups(rows_.decode).threads(256);
         e_.emit(launch);
       }
-      for (uint32_t first = 0; first < rows_.decode;) {
-        const uint32_t left = rows_.decode - first;
-        const uint32_t count = left >= 16 ? left / 16 * 16 : left;
-        const uint32_t r = count > 8 ? 16 : count > 4 ? 8 : count > 2 ? 4 : 2;
-        MatvecParams p = matvec_params(part, split, r >= 8 ? 2 : 4);
-        p.rows = count;
-        p.row_floats = row_floats;
-        p.stream.k = k_;
-        const uint64_t row = uint64_t{row_floats} * 4;
-        Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
-        launch.reads_scratch(0, u + first * row, count * row);
-        bind_part(launch, 6, part, first, count);
-        launch.params(20, p)
-            .groups(divide_up(p.groups, kSimdgroups / split.slices), divide_up(count, r))
-            .threads(32 * kSimdgroups);
-        e_.emit(launch);
-        first += count;
-      }
+      const uint32_t r = rows_.decode > 4 ? 8 : rows_.decode > 2 ? 4 : 2;
+      MatvecParams p = matvec_params(part, split, r == 8 ? 2 : 4);
+      p.rows = rows_.decode;
+      p.row_floats = row_floats;
+      p.stream.k = k_;
+      Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
+      launch.reads_scratch(0, u, uint64_t{rows_.decode} * row_floats * 4);
+      bind_part(launch, 6, part, 0, rows_.decode);
+      launch.params(20, p)
+          .groups(divide_up(rows_.decode, r), divide_up(p.groups, kSimdgroups / split.slices))
+          .threads(32 * kSimdgroups);
+      e_.emit(launch);
     }
   }
 
@@ -360,6 +355,7 @@ class Linear {
       p.whole = k_ % 32 == 0;
       p.scale_columns = affine(w) ? k_ / w.group : 0;
       p.group_shift = affine(w) ? log2_of(w.group) : 0;
+      p.code_exponent = kCodeExponent;
       Launch product("matmul_" + weight_family_name(w), "matmul_" + weight_format_name(w) + (exact ? "_f32" : "_f16") +
                                                             "_m" + std::to_string(m));
       product.reads_scratch(0, u, bytes).reads_scratch(1, scale, uint64_t{count} * 4);
