@@ -176,6 +176,12 @@ static inline uint first_key(constant AttentionParams& p, uint position) {
   return p.window == 0 || position < p.window ? 0 : position - p.window + 1;
 }
 
+// Keys in a part of the context of a row at `position`, for split attention.
+static inline uint part_keys(uint position) {
+  const uint blocks = position / kBlockTokens + 1;
+  return (blocks + kMostSplits - 1) / kMostSplits * kBlockTokens;
+}
+
 // Elements before a head's 32 keys in page `page`; V's keys follow at plane + 1.
 template <int D>
 static inline ulong page_offset(constant AttentionParams& p, uint page, uint plane, uint kv_head) {

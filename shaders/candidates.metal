@@ -207,7 +207,8 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
   device const float* x = logits + ulong(group.y) * p.vocabulary;
   const float temperature = input_temperature(input, p.groups)[row];
   const uint mask_index = input_mask_of(input, p.groups)[row];
-  device const uint* mask = input_mask(input, p.groups) + ulong(mask_index == kNoPage ? 0 : mask_index) * ((p.vocabulary + 31) / 32);
+  const uint mask_words = (p.vocabulary + 31) / 32;
+  device const uint* mask = input_mask(input, p.groups) + (mask_index == kNoPage ? 0 : mask_index * mask_words);
 
   // Adjustments of the chunk's tokens: [low, high) of the row's, by ascending id.
   device const uint* ids = input_adjustment_id(input, p.groups);

@@ -88,6 +88,9 @@ void set_pages(const Emitter &e, Attention &a, uint32_t layer, uint32_t group) {
   p.k_norm = a.k_norm != nullptr ? scalar_format(*a.k_norm) : kNoNorm;
 }
 
+// A model has one or two head sizes, so each size is a library of its own.
+std::string family(const char *name, const Attention &a) { return std::string(name) + "_d" + std::to_string(a.head_dim); }
+
 std::string kernel_name(const char *kernel, const Attention &a) {
   return std::string(kernel) + "_" + a.format + "_d" + std::to_string(a.head_dim);
 }
@@ -132,7 +135,7 @@ void bind_decode(Launch &launch, const Attention &a, const AttentionParams &p) {
 }
 
 void walk(Emitter &e, const Attention &a, const AttentionParams &p) {
-  Launch launch("attention_decode", kernel_name("attention_decode", a));
+  Launch launch(family("attention_decode", a), kernel_name("attention_decode", a));
   bind_decode(launch, a, p);
   launch.writes_rows(5, *a.y, p.first_row, p.rows)
       .absent(6)
@@ -159,7 +162,7 @@ void split(Emitter &e, const Attention &a, AttentionParams p) {
     p.rows = std::min(turn, end - p.first_row);
     const uint64_t part_bytes = p.rows * row_parts * a.head_dim * 4, stat_bytes = p.rows * row_parts * 8;
     const uint64_t parts = e.scratch(part_bytes), stats = e.scratch(stat_bytes);
-    Launch launch("attention_decode", kernel_name("attention_split", a) + "_h" + std::to_string(together));
+    Launch launch(family("attention_decode", a), kernel_name("attention_split", a) + "_h" + std::to_string(together));
     bind_decode(launch, a, p);
     launch.writes_scratch(5, parts, part_bytes)
         .writes_scratch(6, stats, stat_bytes)
@@ -170,7 +173,7 @@ void split(Emitter &e, const Attention &a, AttentionParams p) {
 
     const AttentionReduceParams reduce_params{a.heads, a.head_dim, p.first_row, p.gathered, a.window,
                                               p.splits, p.score_scale};
-    Launch reduce("attention_decode", "attention_reduce");
+    Launch reduce("attention_reduce", "attention_reduce");
     reduce.reads_scratch(0, parts, part_bytes)
         .reads_scratch(1, stats, stat_bytes)
         .reads_input(2)
@@ -199,7 +202,7 @@ void decode(Emitter &e, const Attention &a, uint32_t first, uint32_t rows) {
 
 void prefill(Emitter &e, const Attention &a, uint32_t first, uint32_t rows) {
   if (a.owns) write_kv(e, a, first, rows);
-  Launch launch("attention_prefill", kernel_name("attention_prefill", a) + (e.exact() ? "_exact" : "_fast"));
+  Launch launch(family("attention_prefill", a), kernel_name("attention_prefill", a) + (e.exact() ? "_exact" : "_fast"));
   launch.reads_rows(0, *a.q, first, rows);
   bind_norm(launch, 1, a.q_norm);
   launch.reads(2, *a.pages)

@@ -1,18 +1,14 @@
-// attention_decode.metal: attention of decode rows. A page of 32 keys is the unit of work: simdgroup s of the 8 takes the
+// attention_decode.h: attention of decode rows. A page of 32 keys is the unit of work: simdgroup s of the 8 takes the
 // pages whose index is s modulo 8, each with a running softmax, and the eight results are added in order. Which keys go
 // where follows from absolute positions alone, so a row's result does not depend on the rows beside it.
 //
 // attention_decode: the whole context of a row in one threadgroup, for sliding windows.
-// attention_split, attention_reduce: parts of whole 256-key blocks, at most 64 of them, then their sum in order.
+// attention_split: parts of whole 256-key blocks, at most 64 of them, which attention_reduce adds in order.
+#ifndef MARKBASE_ATTENTION_DECODE_H
+#define MARKBASE_ATTENTION_DECODE_H
 #include "attention_head.h"
 
 constant constexpr uint kSimdgroups = 8;
-
-// Size of the parts that a row at `position` has, in keys.
-static inline uint part_keys(uint position) {
-  const uint blocks = position / kBlockTokens + 1;
-  return (blocks + kMostSplits - 1) / kMostSplits * kBlockTokens;
-}
 
 // Heads are handled in pieces of at most 256 dimensions, of which a lane holds 1 to 8 consecutive ones.
 #define PIECE(D) (D < 256 ? D : 256)
@@ -289,47 +285,12 @@ template <typename T, int D, int HEADS, bool SPLIT>
   }
 }
 
-// y = the parts of a row's context, added in order. Grid: heads, rows. Shapes as above; y: f32 [rows, heads, d].
-[[kernel]] [[max_total_threads_per_threadgroup(256)]] void attention_reduce(
-    device const float* parts [[buffer(0)]],
-    device const float* stats [[buffer(1)]],
-    device const uint* input [[buffer(2)]],
-    device float* y [[buffer(3)]],
-    constant AttentionReduceParams& r [[buffer(4)]],
-    uint2 group [[threadgroup_position_in_grid]],
-    uint tid [[thread_index_in_threadgroup]])
-{
-  const uint i = group.y;
-  const uint row = r.gathered ? input_out_row(input)[r.first_row + i] : r.first_row + i;
-  const uint position = input_position(input)[row];
-  const uint keys = part_keys(position);
-  const uint begin = r.window == 0 || position < r.window ? 0 : (position - r.window + 1) / keys;
-  const uint end = position / keys + 1;
-  const uint at = i * r.heads + group.x;
-  device const float* stat = stats + 2 * at * r.splits;
-  float largest = kNoScore;
-  for (uint s = begin; s < end; s++) {
-    largest = max(largest, stat[2 * s]);
-  }
-  for (uint d = tid; d < r.head_dim; d += 256) {
-    float value = 0.0f;
-    float sum = 0.0f;
-    for (uint s = begin; s < end; s++) {
-      const float fade = weight_of(stat[2 * s], largest, r.score_scale);
-      value = fma(parts[(at * r.splits + s) * r.head_dim + d], fade, value);
-      sum = fma(stat[2 * s + 1], fade, sum);
-    }
-    y[at * r.head_dim + d] = value / sum;
-  }
-}
+// The kernels of one head size, for pages of format F and type T.
+#define ATTENTION_DECODE(F, T, D) \
+  template [[host_name(TEXT(attention_decode_##F##_d##D))]] [[kernel]] \
+  decltype(attention_decode<T, D, 1, false>) attention_decode<T, D, 1, false>;
+#define ATTENTION_SPLIT(F, T, D, H) \
+  template [[host_name(TEXT(attention_split_##F##_d##D##_h##H))]] [[kernel]] \
+  decltype(attention_decode<T, D, H, true>) attention_decode<T, D, H, true>;
 
-#define DECODE(F, T, D) \
-  template [[host_name(TEXT(attention_decode_##F##_d##D))]] [[kernel]] decltype(attention_decode<T, D, 1, false>) attention_decode<T, D, 1, false>;
-#define PARTS(F, T, D, H) \
-  template [[host_name(TEXT(attention_split_##F##_d##D##_h##H))]] [[kernel]] decltype(attention_decode<T, D, H, true>) attention_decode<T, D, H, true>;
-#define VARIANTS(F, T, D) DECODE(F, T, D) PARTS(F, T, D, 1) PARTS(F, T, D, 2)
-#define SIZES(F, T) \
-  VARIANTS(F, T, 32) VARIANTS(F, T, 64) VARIANTS(F, T, 128) VARIANTS(F, T, 256) VARIANTS(F, T, 512) \
-  PARTS(F, T, 32, 4) PARTS(F, T, 64, 4) PARTS(F, T, 128, 4) PARTS(F, T, 256, 4)
-SIZES(f32, float)
-SIZES(f16, half)
+#endif

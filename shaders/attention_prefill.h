@@ -1,9 +1,11 @@
-// attention_prefill.metal: flash attention of prefill rows, 16 rows of one query head in a threadgroup. The keys are in the
+// attention_prefill.h: flash attention of prefill rows, 16 rows of one query head in a threadgroup. The keys are in the
 // pages already (kv_write). Each simdgroup owns a slice of the head's dimensions: it multiplies its slice of Q and K, the
 // slices' scores are added in order, and it accumulates its slice of the result. Q and the result stay in registers.
 //
 // Pages are taken in order of absolute position, and one that a row does not see changes nothing of it, so a row's result
 // does not depend on the rows beside it.
+#ifndef MARKBASE_ATTENTION_PREFILL_H
+#define MARKBASE_ATTENTION_PREFILL_H
 #include "attention_head.h"
 
 constant constexpr uint kTileRows = 16;
@@ -299,12 +301,9 @@ template <typename T, typename P, int D>
   }
 }
 
-#define PREFILL(PRECISION, T, F, P, D) \
-  template [[host_name(TEXT(attention_prefill_##F##_d##D##_##PRECISION))]] [[kernel]] decltype(attention_prefill<T, P, D>) attention_prefill<T, P, D>;
-#define SIZES(PRECISION, T, F, P) \
-  PREFILL(PRECISION, T, F, P, 32) PREFILL(PRECISION, T, F, P, 64) PREFILL(PRECISION, T, F, P, 128) \
-  PREFILL(PRECISION, T, F, P, 256) PREFILL(PRECISION, T, F, P, 512)
-SIZES(exact, float, f32, float)
-SIZES(exact, float, f16, half)
-SIZES(fast, half, f32, float)
-SIZES(fast, half, f16, half)
+// The kernel of one head size and precision (fast: T is half, exact: float), for pages of format F and type P.
+#define ATTENTION_PREFILL(PRECISION, T, F, P, D) \
+  template [[host_name(TEXT(attention_prefill_##F##_d##D##_##PRECISION))]] [[kernel]] \
+  decltype(attention_prefill<T, P, D>) attention_prefill<T, P, D>;
+
+#endif
