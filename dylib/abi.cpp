@@ -117,14 +117,6 @@ mb_buffer *handle_of(const std::shared_ptr<SharedDevice> &owner, std::shared_ptr
   return handle.release();
 }
 
-// Bytes of the live rows of an output. Only dimension 0 is a symbol.
-uint64_t live_bytes(const Plan &plan, const Tensor &output, const Input &input) {
-  const uint32_t symbol = static_cast<uint32_t>(-1 - output.dims[0]);
-  return output.max_bytes / plan.symbol_max[symbol] * input.symbol(symbol);
-}
-
-bool selected(const Input &input, size_t output) { return (input.header.output_mask >> output & 1) != 0; }
-
 void check_cancelled(const Pass &pass) {
   if (pass.cancelled) fail(MB_CANCELLED, "the run was cancelled");
 }
@@ -137,6 +129,9 @@ std::string compiled_devices() {
 #if defined(MB_DEVICE_METAL)
   names += "\"metal\",";
 #endif
+#if defined(MB_DEVICE_CUDA)
+  names += "\"cuda\",";
+#endif
   if (!names.empty()) names.pop_back();
   return "[" + names + "]";
 }
@@ -148,6 +143,9 @@ std::shared_ptr<Device> open_device(const std::string &kind, const std::string &
 #endif
 #if defined(MB_DEVICE_METAL)
   if (kind == "metal") return open_metal_device(options);
+#endif
+#if defined(MB_DEVICE_CUDA)
+  if (kind == "cuda") return open_cuda_device(options);
 #endif
   fail(MB_NO_DEVICE, "there is no device \"%s\" in this library; it was built with %s", kind.c_str(),
        compiled_devices().c_str());
@@ -378,7 +376,7 @@ int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void
       const Tensor &from = *plan.outputs[i];
       const uint64_t bytes = live_bytes(plan, from, checked);
       if (!selected(checked, i) || bytes == 0) continue;
-      plan.buffers[from.buffer]->read(from.offset, to, bytes);
+      running.read_output(i, to, bytes);
       to += bytes;
     }
     const auto wall = std::chrono::steady_clock::now() - start;

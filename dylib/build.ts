@@ -10,7 +10,7 @@ import { requirePermission } from "../ffi/permissions.ts";
 import { COMMON_FLAGS, type Compiler, compilerCommand, findCompiler, ISAS } from "./compiler.ts";
 import { EMBEDDED_UNIT, embedShaders } from "./embed_shaders.ts";
 import { metalCppHeaders } from "./metal_cpp.ts";
-import { type DeviceSources, scanSources, sha256, SHADERS, type Sources, type Unit } from "./sources.ts";
+import { type DeviceSources, PTX, scanSources, sha256, SHADERS, type Sources, type Unit } from "./sources.ts";
 import shippedSources from "./sources.json" with { type: "json" };
 
 /** Options of `buildLibrary`. */
@@ -65,6 +65,7 @@ interface Recipe {
 /** Stands in flags for the folder of the metal-cpp headers, which are pinned by hash wherever they are. */
 const METAL_CPP = "<metal-cpp>";
 
+const HERE = new URL("./", import.meta.url);
 const LIBRARY_NAME = Deno.build.os === "darwin" ? "libmarkbase.dylib" : "libmarkbase.so";
 const MAX_JOBS = 8; // compilers at once: each takes up to about 500 MB
 const STALE_MS = 24 * 3600 * 1000; // work folders of killed builds are removed after this
@@ -75,25 +76,11 @@ const STALE_MS = 24 * 3600 * 1000; // work folders of killed builds are removed 
  * `MissingPermission`.
  */
 export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLibrary> {
-  const base = options.sources ?? new URL("./", import.meta.url);
+  const base = options.sources ?? HERE;
   const cache = await cacheFolder(options.cache);
   await requirePermission({ name: "read", path: cache }, "to read its cache folder");
+  const sources = withoutPtx(await readSources(base));
   const local = base.protocol === "file:";
-  if (local) {
-    await requirePermission(
-      { name: "read", path: pathOf(base) },
-      "to read the sources of its native library",
-    );
-    await requirePermission(
-      { name: "read", path: pathOf(new URL(SHADERS, base)) },
-      "to read the sources of its GPU kernels",
-    );
-  }
-  const sources: Sources = local
-    ? await scanSources(base)
-    : options.sources
-    ? JSON.parse(new TextDecoder().decode(await download(new URL("sources.json", base))))
-    : shippedSources;
   const devices = { ...sources.devices, ...options.devices };
   const recipe = makeRecipe({ ...sources, devices }, await compilerCommand());
   const key = (await sha256(new TextEncoder().encode(JSON.stringify([recipe, Deno.build.target])))).slice(
@@ -114,7 +101,7 @@ export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLib
   await removeStale(`${cache}/dylib`);
   const work = await Deno.makeTempDir({ dir: `${cache}/dylib`, prefix: `${key}.`, suffix: ".work" });
   try {
-    await writeSources(sources, base, `${work}/src`);
+    await writeSources(sources.files, base, `${work}/src`);
     const objects = local
       ? await ensureFolder(`${cache}/dylib/objects`)
       : await ensureFolder(`${work}/objects`);
@@ -135,6 +122,32 @@ export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLib
   return { ...built, built: true };
 }
 
+/**
+ * Lists the sources below `base`, a folder on this machine or elsewhere that holds this module or a `sources.json`. Throws
+ * `LibraryError` ("source_unavailable") or `MissingPermission`.
+ */
+export async function readSources(base: URL): Promise<Sources> {
+  if (base.protocol === "file:") {
+    await requirePermission(
+      { name: "read", path: pathOf(base) },
+      "to read the sources of its native library",
+    );
+    await requirePermission(
+      { name: "read", path: pathOf(new URL(SHADERS, base)) },
+      "to read the sources of its GPU kernels",
+    );
+    return await scanSources(base);
+  }
+  if (base.href === HERE.href) return shippedSources as Sources;
+  return JSON.parse(new TextDecoder().decode(await download(new URL("sources.json", base))));
+}
+
+/** What makes PTX is no part of the library. */
+function withoutPtx(sources: Sources): Sources {
+  const files = Object.entries(sources.files).filter(([path]) => !path.startsWith(PTX));
+  return { ...sources, files: Object.fromEntries(files) };
+}
+
 /** The compiler calls for this machine. */
 function makeRecipe(sources: Sources, command: string): Recipe {
   const { os, arch } = Deno.build;
@@ -143,18 +156,20 @@ function makeRecipe(sources: Sources, command: string): Recipe {
   const devices = Object.entries(sources.devices).filter(([name, device]) =>
     device.systems.includes(os) || needed.includes(name)
   );
-  const defines = devices.map(([name]) => `-DMB_DEVICE_${name.toUpperCase()}=1`);
   const compiled = sources.units.flatMap((unit) => unit.isa ?? []).filter((isa) =>
     (ISAS[isa]?.arch ?? arch) === arch
   );
-  defines.push(`-DMB_COMPILED_ISAS="${[...new Set(compiled)]}"`);
+  const isas = `-DMB_COMPILED_ISAS="${[...new Set(compiled)]}"`;
   const jobs: Job[] = [];
-  const embedded: Unit = { file: EMBEDDED_UNIT, device: "gpu" };
+  const embedded: Unit = { file: EMBEDDED_UNIT, device: "metal" };
   for (const unit of [...sources.units, embedded]) {
     const device = devices.find(([name]) => name === unit.device)?.[1];
     if (unit.device !== undefined && device === undefined) continue;
+    // A device's own units need not be compiled again when another device is added.
+    const known = unit.device === undefined ? devices.map(([name]) => name) : [unit.device];
+    const defines = known.map((name) => `-DMB_DEVICE_${name.toUpperCase()}=1`);
     for (const isa of unit.isa ?? [undefined]) {
-      const flags = [...COMMON_FLAGS, ...defines, ...(device?.flags ?? [])];
+      const flags = [...COMMON_FLAGS, ...defines, isas, ...(device?.flags ?? [])];
       if (device?.headers === "metal-cpp") flags.push("-isystem", METAL_CPP);
       if (isa !== undefined) {
         const set = ISAS[isa];
@@ -189,10 +204,10 @@ async function openInstalled(folder: string): Promise<BuiltLibrary | undefined> 
   }
 }
 
-/** Puts the sources into the work folder, so that what is compiled is what was hashed. */
-async function writeSources(sources: Sources, base: URL, folder: string): Promise<void> {
+/** Puts sources (path → SHA-256) below a folder, so that what is compiled is what was hashed. Throws `LibraryError`. */
+export async function writeSources(files: Record<string, string>, base: URL, folder: string): Promise<void> {
   await Promise.all(
-    Object.entries(sources.files).map(async ([path, hash]) => {
+    Object.entries(files).map(async ([path, hash]) => {
       const url = new URL(path, base);
       const bytes = url.protocol === "file:" ? await Deno.readFile(url) : await download(url);
       if (await sha256(bytes) !== hash) {
@@ -390,7 +405,7 @@ async function remove(path: string): Promise<void> {
 }
 
 /** The path of a `file:` URL, without a trailing slash. */
-function pathOf(url: URL): string {
+export function pathOf(url: URL): string {
   return decodeURIComponent(url.pathname).replace(/\/$/, "");
 }
 

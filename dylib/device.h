@@ -96,6 +96,15 @@ struct Input {
 // is present and inside its KV tensor, and that no two rows write one slot; throws Error.
 Input check_input(const Plan &plan, const void *bytes, uint64_t size);
 
+// Whether the run copies output i of its plan.
+inline bool selected(const Input &input, size_t output) { return (input.header.output_mask >> output & 1) != 0; }
+
+// Bytes of the live rows of an output. Only dimension 0 is a symbol.
+inline uint64_t live_bytes(const Plan &plan, const Tensor &output, const Input &input) {
+  const auto symbol = static_cast<uint32_t>(-1 - output.dims[0]);
+  return output.max_bytes / plan.symbol_max[symbol] * input.symbol(symbol);
+}
+
 struct RunStatistics {
   uint64_t wall_ns = 0, device_ns = 0, dispatches = 0, command_buffers = 0, waits = 0;
 };
@@ -118,6 +127,11 @@ class Pass {
   virtual ~Pass() = default;
   // Executes every op. The caller holds the device's run lock. Checks `cancelled` between ops.
   virtual RunStatistics run(const Input &input) = 0;
+  // The first `bytes` of a selected output of the last run; the caller still holds the run lock.
+  virtual void read_output(size_t index, void *to, uint64_t bytes) {
+    const Tensor &from = *plan->outputs[index];
+    plan->buffers[from.buffer]->read(from.offset, to, bytes);
+  }
   virtual std::string info() const = 0;  // JSON of mb_pass_info
 
   std::unique_ptr<Plan> plan;  // set by compile()
@@ -140,5 +154,6 @@ class Device {
 // Each device's factory; options is the JSON text of mb_device_open. Throws Error(MB_NO_DEVICE) where it cannot run.
 std::shared_ptr<Device> open_cpu_device(const std::string &options);
 std::shared_ptr<Device> open_metal_device(const std::string &options);
+std::shared_ptr<Device> open_cuda_device(const std::string &options);
 
 }  // namespace mb

@@ -3,7 +3,7 @@
  * cannot be listed: a build from a URL fetches exactly these files. `deno run -A dylib/sources.ts` writes it again.
  *
  * Every `.cpp` in `dylib` and in the folder of a device is a compile unit. The GPU kernels in `../shaders` are listed too: the build puts them into
- * a unit of its own (embed_shaders.ts). A unit that has a line such as `// isa: scalar avx2 avx512 neon` near
+ * a unit of its own (embed_shaders.ts), and so is all of `ptx`, which makes PTX of them. A unit that has a line such as `// isa: scalar avx2 avx512 neon` near
  * its top is compiled once for each of these instruction sets that belongs to the target, with `MB_ISA` defined as its
  * name. All that such a unit defines must live in a namespace named after `MB_ISA`: two instruction sets that emit the
  * same inline function would otherwise share whichever copy the linker keeps.
@@ -56,10 +56,14 @@ const DEVICES: Record<string, DeviceSources> = {
     needs: "gpu",
     headers: "metal-cpp",
   },
+  // The driver is opened at run time. The kernels are no part of the library: ptx/build.ts makes them when the device is opened.
+  cuda: { systems: ["linux"], flags: [], link: ["-ldl"], needs: "gpu" },
 };
 
 /** The folder of the kernel sources, relative to `dylib`. */
 export const SHADERS = "../shaders/";
+/** The folder, relative to `dylib`, of what makes PTX of them. */
+export const PTX = "ptx/";
 
 const ISA_LINE = /^\/\/ isa:((?: [a-z0-9_]+)+)$/m;
 const HEAD_CHARACTERS = 2000; // where the isa line of a unit is looked for
@@ -95,9 +99,9 @@ export async function scanSources(folder: URL): Promise<Sources> {
 async function list(folder: URL, prefix: string): Promise<string[]> {
   const paths: string[] = [];
   for await (const entry of Deno.readDir(new URL(prefix, folder))) {
-    if (entry.isDirectory && prefix === "" && !(entry.name in DEVICES)) continue;
+    if (entry.isDirectory && prefix === "" && !(entry.name in DEVICES || `${entry.name}/` === PTX)) continue;
     if (entry.isDirectory) paths.push(...await list(folder, `${prefix}${entry.name}/`));
-    else if (/\.(h|cpp|inc)$/.test(entry.name)) paths.push(prefix + entry.name);
+    else if (prefix.startsWith(PTX) || /\.(h|cpp|inc)$/.test(entry.name)) paths.push(prefix + entry.name);
   }
   return paths;
 }

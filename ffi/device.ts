@@ -1,6 +1,6 @@
 /** A device: where buffers live and plans run. */
-import { LibraryError, MissingPermission } from "../src/errors.ts";
 import { encodePlan, type Plan } from "../src/schedule/plan.ts";
+import { buildPtx, ptxFolder } from "../dylib/ptx/build.ts";
 import { Buffer } from "./buffer.ts";
 import { cacheFolder } from "./cache_folder.ts";
 import { ErrorText, fixedBytes, readText, size, utf8 } from "./call.ts";
@@ -18,6 +18,10 @@ export interface DeviceOptions extends LibraryOptions {
   threads?: number;
   /** CPU: instruction set; default: `MARKBASE_CPU`, else the best of this CPU */
   level?: string;
+  /** CUDA: which GPU, from 0; default: the first */
+  ordinal?: number;
+  /** CUDA: run kernels one after another and time each; `Pass.info()` then has the seconds of the last run's ops */
+  timeKernels?: boolean;
 }
 
 /** What a device is. */
@@ -32,8 +36,10 @@ export interface DeviceInfo {
   /** host and device share memory */ unifiedMemory: boolean;
   /** metal: pipelines asked for and ready, to be watched while a plan is compiled, and how they were made */
   pipelines?: PipelineInfo;
+  /** cuda */ multiprocessors?: number;
+  /** cuda: of the second-level cache, in bytes */ l2Bytes?: number;
   /** metal: bytes that the system recommends as the most */ recommendedMaxWorkingSetSize?: number;
-  /** metal: version of the system with its build */ system?: string;
+  /** metal: version of the system with its build; cuda: of CUDA that the driver supports */ system?: string;
   /** metal: how buffers are stored, and why */ storage?: { created: string; mapped: string; why: string };
   /** metal: whether a residency set keeps the buffers in place */
   residency?: { set: boolean; why?: string; bytes?: number; leftOutBytes?: number };
@@ -90,11 +96,13 @@ export class Device implements Disposable, AsyncDisposable {
    * `MissingPermission` or a `DeviceError` ("no_device" where this machine has none).
    */
   static async open(kind: DeviceKind, options: DeviceOptions = {}): Promise<Device> {
-    const { threads, level, ...libraryOptions } = options;
+    const { threads, level, ordinal, timeKernels, ...libraryOptions } = options;
     const library = await openLibrary(libraryOptions);
     const settings = kind === "cpu"
       ? { threads, level: level ?? await optionalEnv("MARKBASE_CPU") }
-      : { threads, level, cache: kind === "metal" ? await kernelCache(options.cache) : undefined };
+      : kind === "metal"
+      ? { threads, level, cache: await kernelCache(options.cache) }
+      : { threads, level, ordinal, timed: timeKernels ? 1 : undefined, ptx: await ptxFolder(options) };
     const name = utf8(kind, "The device kind");
     const json = utf8(JSON.stringify(settings), "The device options");
     const out = new BigUint64Array(1);
@@ -109,7 +117,15 @@ export class Device implements Disposable, AsyncDisposable {
       error.capacity,
     );
     error.unwrap(status);
-    return new Device(library.symbols, out[0], kind, { path: library.path, sha256: library.sha256 });
+    const device = new Device(library.symbols, out[0], kind, { path: library.path, sha256: library.sha256 });
+    if (kind !== "cuda") return device;
+    try {
+      await buildPtx(device.info().level, options); // now that there is a GPU to make it for
+      return device;
+    } catch (error) {
+      device.close();
+      throw error;
+    }
   }
 
   /** What the device is. */
@@ -212,7 +228,7 @@ export class Device implements Disposable, AsyncDisposable {
   }
 }
 
-/** Where compiled kernels are kept between processes; none where the cache folder may not be written. */
+/** Where compiled kernels are kept between processes; none where that folder cannot be made or written: it only saves time. */
 async function kernelCache(cache?: string): Promise<string | undefined> {
   try {
     const folder = `${await cacheFolder(cache)}/metal`;
@@ -220,8 +236,7 @@ async function kernelCache(cache?: string): Promise<string | undefined> {
     if (state !== "granted") return undefined;
     await Deno.mkdir(folder, { recursive: true });
     return folder;
-  } catch (error) {
-    if (error instanceof MissingPermission || error instanceof LibraryError) return undefined;
-    throw error;
+  } catch {
+    return undefined;
   }
 }

@@ -25,6 +25,7 @@ export interface PassInfo {
     layer: number | null;
     kernel: string;
     dispatches: number;
+    /** where the device was opened with `timeKernels`, of the last run */ seconds?: number;
   }[];
 }
 

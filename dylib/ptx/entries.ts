@@ -1,6 +1,6 @@
 /** Entry points of NVPTX kernels, and what the host must know of them. */
 import type { KernelParam, Unit } from "./parse.ts";
-import { callee, rewritten } from "./rewrite.ts";
+import { callee, KEYWORDS, rewritten } from "./rewrite.ts";
 
 /** The name by which a PTX module exports a kernel. */
 export function ptxName(host: string): string {
@@ -44,6 +44,12 @@ function byValue(p: KernelParam): boolean {
 
 /** The C++ text of `unit` for NVPTX. `constants` gives values to function constants. */
 export function ptxText(unit: Unit, constants: Record<number, string> = {}): string {
+  // All functions are inlined, whatever their size, and are seen nowhere else: a call would pass arrays and argument structs through
+  // memory, and a function that can be called from elsewhere would stay in the module.
+  for (const { head: [first], isKernel } of unit.functions) {
+    const text = first.out ?? KEYWORDS[first.text] ?? first.text;
+    first.out = `__attribute__((always_inline)) ${isKernel ? "static " : ""}${text}`;
+  }
   const out = rewritten(unit, "SM_PTX", constants);
   out.push(`#include "entry_ptx.h"\n`);
   for (const k of unit.kernels) {
@@ -59,8 +65,7 @@ export function ptxText(unit: Unit, constants: Record<number, string> = {}): str
     const bounds = k.maxThreads > 0 ? `__attribute__((launch_bounds(${k.maxThreads}))) ` : "";
     out.push(
       `extern "C" ${bounds}__attribute__((nvptx_kernel)) void ${ptxName(k.host)}(${formal.join(", ")}) ` +
-        // Inlined whatever its size: a call would copy the arguments into memory.
-        `{ [[clang::always_inline]] ${callee(k)}(${actual.join(", ")}); }\n`,
+        `{ ${callee(k)}(${actual.join(", ")}); }\n`,
     );
   }
   return out.join("");

@@ -1,0 +1,173 @@
+/**
+ * All that needs a GPU machine, in one call: conformance, golden models, kernel timings, whole forwards, memory.
+ *
+ *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only env,conformance,models,kernels,forward] [--shape e4b]
+ *         [--op linear] [--weights FOLDER]
+ *
+ * Full-size random weights are made where it runs. Writes `device.json` into the folder and prints a table at the end.
+ * `bench/device_pack.ts` readies a machine without a network or compiler.
+ */
+import { parseFlags } from "../src/cli/args.ts";
+import { Device, type DeviceKind } from "../ffi/device.ts";
+import { conformance } from "./device/conformance.ts";
+import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/forward.ts";
+import { copyBandwidth, type KernelTiming, timeKernels } from "./device/kernels.ts";
+import { goldenModels } from "./device/models.ts";
+import { shapes, writeSynthetic } from "./synthetic.ts";
+
+const { values } = parseFlags(Deno.args, {
+  device: { type: "string", help: "cuda, metal or cpu" },
+  out: { type: "string", help: "folder of device.json" },
+  only: { type: "string", help: "sections, separated by commas" },
+  shape: { type: "string", help: "model shape of the forwards" },
+  op: { type: "string", help: "conformance of this op alone" },
+  weights: { type: "string", help: "folder for the random weights" },
+});
+const kind = (values.device ?? "cuda") as DeviceKind;
+const sections = new Set((values.only ?? "conformance,models,kernels,forward").split(","));
+const shapeName = values.shape ?? "e4b";
+const CONTEXTS = [128, 1024, 8192];
+const LONGEST = 8192;
+
+const report: Record<string, unknown> = {};
+const table: string[] = [];
+const say = (line: string) => {
+  table.push(line);
+  console.log(line);
+};
+const us = (seconds: number) => (seconds * 1e6).toFixed(1).padStart(8);
+const ms = (seconds: number) => (seconds * 1e3).toFixed(3);
+const percent = (share: number) => `${(100 * share).toFixed(0)}%`.padStart(4);
+
+/** Runs one section; a failure is part of the report, and the others run all the same. */
+async function section(name: string, run: () => Promise<void>): Promise<void> {
+  if (!sections.has(name)) return;
+  const started = performance.now();
+  try {
+    await run();
+  } catch (error) {
+    const text = error instanceof Error ? error.stack ?? error.message : String(error);
+    report[`${name}.failure`] = text;
+    say(`${name} FAILED: ${text}`);
+  }
+  console.log(`-- ${name}: ${((performance.now() - started) / 1e3).toFixed(1)} s`);
+  await save();
+}
+
+async function save(): Promise<void> {
+  if (values.out === undefined) return;
+  await Deno.mkdir(values.out, { recursive: true });
+  await Deno.writeTextFile(`${values.out}/device.json`, JSON.stringify(report, null, 1));
+}
+
+using device = await Device.open(kind);
+const info = device.info();
+report.device = info;
+say(
+  `device       ${info.name}, ${info.level}, ${info.system ?? ""}, ${
+    (info.memoryBytes / 2 ** 30).toFixed(0)
+  } GiB`,
+);
+const bandwidth = kind === "cuda" ? copyBandwidth(device) : 0;
+report.copyBandwidth = bandwidth;
+say(`copy         ${(bandwidth / 1e9).toFixed(0)} GB/s (bytes read and written)`);
+await save();
+
+await section("conformance", async () => {
+  const result = await conformance(device, values.op);
+  report.conformance = result;
+  report.pipelines = device.info().pipelines;
+  for (const { op, precision, cases, failed, worst } of result.summary) {
+    say(`conformance  ${op} ${precision}: ${cases - failed} of ${cases}, worst ${worst.toExponential(1)}`);
+  }
+  for (const row of result.failures.slice(0, 25)) {
+    say(
+      `  FAIL ${row.op} ${row.case} ${row.precision}: ${row.error.toExponential(1)} > ${row.tolerance} ${
+        row.reason?.slice(0, 200) ?? ""
+      }`,
+    );
+  }
+});
+
+await section("models", async () => {
+  const results = await goldenModels(kind);
+  report.models = results;
+  for (const { model, precision, cosine, difference, greedy } of results) {
+    say(
+      `model        ${model} ${precision}: cosine ${cosine.toFixed(6)}, difference ${
+        difference.toExponential(1)
+      }, greedy ${greedy[0]} of ${greedy[1]}`,
+    );
+  }
+});
+
+await section("kernels", async () => {
+  const results: KernelTiming[] = await timeKernels(device, [1, 2, 8, 512]);
+  report.kernels = results;
+  for (const { name, rows, seconds, bytesPerSecond, kernels, weightBytes } of results) {
+    say(
+      `kernel       ${name.padEnd(14)} r${String(rows).padEnd(3)} ${us(seconds)} us ${
+        (weightBytes / 1e6).toFixed(1).padStart(6)
+      } MB ${(bytesPerSecond / 1e9).toFixed(0).padStart(5)} GB/s ${
+        bandwidth > 0 ? percent(bytesPerSecond / bandwidth) : ""
+      }  ${kernels}`,
+    );
+  }
+});
+
+await section("forward", async () => {
+  const shape = shapes[shapeName];
+  if (shape === undefined) throw new Error(`there is no shape "${shapeName}"`);
+  const folder = values.weights ?? await Deno.makeTempDir({ prefix: "markbase-device-" });
+  try {
+    if (values.weights === undefined) await writeSynthetic(shape, folder);
+    const timings: ForwardTiming[] = [];
+    {
+      const opening = performance.now();
+      using bench = await ForwardBench.open(device, folder, LONGEST);
+      say(
+        `open         ${((performance.now() - opening) / 1e3).toFixed(2)} s: ${
+          JSON.stringify(device.memory())
+        }`,
+      );
+      for (const context of CONTEXTS) timings.push(await bench.time("decode", 1, context));
+      timings.push(await bench.time("decode", 8, 8192));
+      timings.push(await bench.time("prefill", 512, 512));
+      timings.push(await bench.time("prefill", 512, 8192));
+      report.memory = device.memory();
+    }
+    report.forward = timings;
+    for (const t of timings) {
+      say(
+        `forward      ${t.what} ${t.rows} at ${t.context}: device ${ms(t.deviceSeconds)} ms, wall ${
+          ms(t.wallSeconds)
+        } ms, first ${ms(t.firstSeconds)} ms; ${t.dispatches} dispatches, ${(t.bytes / 1e9).toFixed(3)} GB, ${
+          (t.bytes / t.deviceSeconds / 1e9).toFixed(0)
+        } GB/s, ${(t.flops / t.deviceSeconds / 1e12).toFixed(1)} TFLOP/s`,
+      );
+    }
+    using timed = await Device.open(kind, { timeKernels: true });
+    using bench = await ForwardBench.open(timed, folder, LONGEST);
+    const tables: Record<string, KernelShare[]> = {};
+    for (
+      const [what, rows, context] of [["decode", 1, 128], ["decode", 1, 8192], ["prefill", 512, 512]] as const
+    ) {
+      const shares = await bench.kernels(what, rows, context);
+      tables[`${what} ${rows} at ${context}`] = shares;
+      const sum = shares.reduce((total, { seconds }) => total + seconds, 0);
+      say(`kernels of   ${what} ${rows} at ${context}: ${ms(sum)} ms one after another`);
+      for (const { kernel, ops, seconds, bytes } of shares.slice(0, 24)) {
+        say(
+          `  ${percent(seconds / sum)} ${String(ops).padStart(3)} × ${us(seconds / ops)} us ${
+            (bytes / seconds / 1e9).toFixed(0).padStart(5)
+          } GB/s  ${kernel}`,
+        );
+      }
+    }
+    report.kernelShares = tables;
+  } finally {
+    if (values.weights === undefined) await Deno.remove(folder, { recursive: true });
+  }
+});
+
+console.log(`\n${table.join("\n")}`);

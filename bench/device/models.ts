@@ -1,0 +1,56 @@
+/** The fixture models on a device against their golden values. */
+import type { DeviceKind } from "../../ffi/device.ts";
+import { load } from "../../mod.ts";
+import { cosine, fixtureModel, maxDifference, readGolden } from "../../tests/support/models.ts";
+
+/** How one model did. */
+export interface ModelResult {
+  model: string;
+  precision: string;
+  /** smallest of all prompts' last eight rows */ cosine: number;
+  /** largest */ difference: number;
+  /** greedy continuations equal to the golden ones, of how many */ greedy: [number, number];
+}
+
+const MODELS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
+
+/** Runs every fixture model that is there. */
+export async function goldenModels(device: DeviceKind): Promise<ModelResult[]> {
+  const results: ModelResult[] = [];
+  for (const name of MODELS) {
+    const folder = fixtureModel(name);
+    if (folder === null) continue;
+    const golden = await readGolden(folder);
+    const prompts = golden.prompts.filter(({ media }) => !media?.length);
+    for (const precision of ["exact", "fast"] as const) {
+      const result: ModelResult = {
+        model: name,
+        precision,
+        cosine: 1,
+        difference: 0,
+        greedy: [0, prompts.length],
+      };
+      await using model = await load(folder, {
+        device,
+        precision,
+        kvCache: precision === "exact" ? "f32" : "f16",
+      });
+      const { vocabularySize } = model.config;
+      for (const { name: prompt, input_ids: ids, greedy } of prompts) {
+        const expected = golden.tensors.get(`${prompt}.logits_last8`)!.data;
+        const logits = await model.logits(ids, { last: 8 });
+        for (let at = 0; at < 8 * vocabularySize; at += vocabularySize) {
+          const [a, b] = [logits, expected].map((values) => values.subarray(at, at + vocabularySize));
+          result.cosine = Math.min(result.cosine, cosine(a, b));
+          result.difference = Math.max(result.difference, maxDifference(a, b));
+        }
+        const continued: number[] = [];
+        const options = { maxTokens: greedy.length, temperature: 0, ignoreEos: true };
+        for await (const id of model.generate(ids, options)) continued.push(id);
+        if (continued.join() === greedy.join()) result.greedy[0]++;
+      }
+      results.push(result);
+    }
+  }
+  return results;
+}

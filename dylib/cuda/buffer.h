@@ -1,0 +1,45 @@
+// buffer.h: bytes in the GPU's memory.
+#pragma once
+#include "context.h"
+
+namespace mb::cuda {
+
+// Memory of the host that the GPU copies from and to without help of the CPU.
+class Pinned {
+ public:
+  Pinned(std::shared_ptr<Context> context, uint64_t bytes);
+  ~Pinned();
+  Pinned(const Pinned &) = delete;
+  Pinned &operator=(const Pinned &) = delete;
+
+  uint8_t *data = nullptr;
+  const uint64_t size;
+
+ private:
+  const std::shared_ptr<Context> context_;
+};
+
+// A mapped file is copied into the GPU's memory as a whole; its bytes there are what mb_device_memory calls mapped.
+class CudaBuffer final : public Buffer {
+ public:
+  static std::shared_ptr<CudaBuffer> create(std::shared_ptr<Context> context, uint64_t bytes);
+  static std::shared_ptr<CudaBuffer> upload(std::shared_ptr<Context> context, const std::string &path, uint64_t offset,
+                                            uint64_t bytes);
+  ~CudaBuffer() override;
+  CudaBuffer(const CudaBuffer &) = delete;
+  CudaBuffer &operator=(const CudaBuffer &) = delete;
+
+  void read(uint64_t offset, void *destination, uint64_t bytes) override;
+  void write(uint64_t offset, const void *source, uint64_t bytes) override;
+  void fill(uint64_t offset, uint64_t bytes, uint8_t value) override;
+  void copy_from(uint64_t offset, Buffer &source, uint64_t source_offset, uint64_t bytes) override;
+
+  DevicePointer address = 0;  // 256-byte aligned
+
+ private:
+  CudaBuffer(std::shared_ptr<Context> context, uint64_t bytes);
+
+  const std::shared_ptr<Context> context_;
+};
+
+}  // namespace mb::cuda
