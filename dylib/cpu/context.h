@@ -114,7 +114,7 @@ std::string name_linear(const Plan &plan, const Op &op, bool exact);
 void run_attention(Context &c, const Op &op);
 void run_attend(Context &c, const Op &op);
 void run_kv_write(Context &c, const Op &op);
-ScratchNeed need_attention(const Kernels &k, const Plan &plan, const Op &op, int threads);
+ScratchNeed need_attention(const Plan &plan, const Op &op);
 
 void run_candidates(Context &c, const Op &op);
 ScratchNeed need_candidates(const Plan &plan, const Op &op);

@@ -49,14 +49,14 @@ void check_supported(const Op &op) {
   }
 }
 
-ScratchNeed scratch_of(const Kernels &k, const Plan &plan, const Op &op, int threads) {
+ScratchNeed scratch_of(const Kernels &k, const Plan &plan, const Op &op) {
   const bool exact = plan.flags & kPlanExact;
   switch (op.kind) {
     case kEmbed: return need_embed(op);
     case kPerLayerInputs: return need_per_layer_inputs(op);
     case kLinear: return need_linear(k, plan, op, exact);
     case kAttention:
-    case kAttend: return need_attention(k, plan, op, threads);
+    case kAttend: return need_attention(plan, op);
     case kCandidates: return need_candidates(plan, op);
     default: return need_elementary(op);
   }
@@ -108,7 +108,7 @@ class CpuPass final : public Pass {
     plan = std::move(the_plan);
     for (const Op &op : plan->ops) {
       check_supported(op);
-      const ScratchNeed need = scratch_of(kernels, *plan, op, threads);
+      const ScratchNeed need = scratch_of(kernels, *plan, op);
       need_.shared = std::max(need_.shared, need.shared);
       need_.thread = std::max(need_.thread, need.thread);
     }

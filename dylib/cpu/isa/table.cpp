@@ -8,9 +8,12 @@ namespace MB_ISA {
 #define MB_TEXT_(a) #a
 #define MB_TEXT(a) MB_TEXT_(a)
 
+// The level as users name it: which of the two NEON builds runs is up to the CPU.
+constexpr const char *level = MB_ISA_NUMBER >= 3 ? "neon" : MB_TEXT(MB_ISA);
+
 extern const Kernels kernels;
 const Kernels kernels = {
-    MB_TEXT(MB_ISA), kLanes,        sum_of_squares,  scale_row,  add_rows,     gelu_mul,     softcap,
+    level,           kLanes,        sum_of_squares,  scale_row,  add_rows,     gelu_mul,     softcap,
     rotate,          to_half,       all_finite,      dequantize, matmul,       code_padding, quantize,
     product_rows,    product_scratch, tile_columns,  tile_bytes, pack_tile,    product_tile, softmax_block,
     weighted_sum,    blend,         block_maxima,    sum_exp,

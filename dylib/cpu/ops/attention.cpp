@@ -23,9 +23,9 @@ struct Shape {
   int64_t group_heads() const { return heads / kv_heads; }
 };
 
-// Partial result of one query over some keys: {largest score, sum of exp} and values [d] not yet divided by the sum.
+// Partial result of one query over some keys; its values [d], not yet divided by the sum, are kept apart.
 struct Partial {
-  float largest, sum;
+  float largest, sum;  // of the scaled scores, and of exp(score - largest)
 };
 
 class Pages {
@@ -69,16 +69,15 @@ class Attention {
       : c_(c), k_(c.kernels), s_(s), pages_(c, s), q_(q), q_stride_(q_stride), y_(y), rows_(c.rows(y)) {}
 
   void run() {
-    // Few rows with long contexts: their blocks run in parallel. Otherwise a unit walks its blocks itself.
+    // Too few rows for all threads: a row's blocks and heads run in parallel. Otherwise a unit walks its blocks itself.
     const int64_t parts = s_.kv_heads * ((s_.group_heads() + split_heads() - 1) / split_heads());
-    if (c_.threads > 1 && rows_ * parts < 2 * c_.threads && rows_ <= max_split_rows(c_.threads)) {
+    if (c_.threads > 1 && rows_ * parts < 2 * c_.threads) {
       for (int64_t r = 0; r < rows_; r++) run_split(r);
     } else {
       run_whole();
     }
   }
 
-  static int64_t max_split_rows(int threads) { return 2 * threads; }
   static void need(ScratchNeed &need, const Shape &s) {
     // Per thread: scores, the running and the block's values, their sums and key ranges.
     need.add_thread(static_cast<uint64_t>(tile_queries(s) * kBlockKeys) * 4);
@@ -288,7 +287,7 @@ void norm_head(const Kernels &k, float *y, const float *x, const float *weight, 
 
 }  // namespace
 
-ScratchNeed need_attention(const Kernels &, const Plan &plan, const Op &op, int) {
+ScratchNeed need_attention(const Plan &plan, const Op &op) {
   ScratchNeed need;
   const Shape s = op.kind == kAttention ? attention_shape(op) : attend_shape(op);
   if (op.kind == kAttention) {

@@ -56,7 +56,8 @@ double log_sum(const Segment *segments, int64_t count, float Segment::*largest, 
   if (top == kLowest) return kLowest;
   double total = 0;
   for (int64_t s = 0; s < count; s++) {
-    if (segments[s].*largest != kLowest) total += segments[s].*sum * std::exp((segments[s].*largest - static_cast<double>(top)) * scale);
+    if (segments[s].*largest == kLowest) continue;
+    total += segments[s].*sum * std::exp((segments[s].*largest - static_cast<double>(top)) * scale);
   }
   return top * scale + std::log(total);
 }

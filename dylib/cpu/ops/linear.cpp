@@ -190,7 +190,9 @@ class Linear {
           k_.add_rows(row, row, 1.0f, bias[part], 1.0f, 1.0f, n);
         }
       }
-      for (int64_t q = p; q < end; q++) finish(i, first, n, order_[static_cast<size_t>(q)], out[0] + (q - p) * n, out[1] + (q - p) * n);
+      for (int64_t q = p; q < end; q++) {
+        finish(i, first, n, order_[static_cast<size_t>(q)], out[0] + (q - p) * n, out[1] + (q - p) * n);
+      }
     }
   }
 
