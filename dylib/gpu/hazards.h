@@ -9,7 +9,7 @@
 
 namespace mb::gpu {
 
-// Bytes [begin, end) of a resource.
+// Bytes [begin, end) of a resource; none where both are equal.
 struct Access {
   uint64_t resource;
   uint64_t begin, end;
@@ -17,7 +17,7 @@ struct Access {
 };
 
 inline bool conflict(const Access &a, const Access &b) {
-  return a.resource == b.resource && (a.writes || b.writes) && a.begin < b.end && b.begin < a.end;
+  return a.resource == b.resource && (a.writes || b.writes) && std::max(a.begin, b.begin) < std::min(a.end, b.end);
 }
 
 // For an encoder whose dispatches run in any order between two barriers.

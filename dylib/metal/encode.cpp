@@ -1,6 +1,6 @@
 #include "encode.h"
 
-#include "hazards.h"
+#include "../gpu/hazards.h"
 
 namespace mb::metal {
 
@@ -110,7 +110,7 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
                              const Context &context, Pipelines &pipelines) {
   const Resources resources(plan, own);
   std::vector<Step> steps;
-  Hazards hazards;
+  gpu::Barriers barriers;
   for (const gpu::Dispatch &dispatch : dispatches) {
     if (dispatch.groups[0] == 0 || dispatch.groups[1] == 0 || dispatch.groups[2] == 0) continue;
     const Pipeline &pipeline = pipelines.get({dispatch.family, dispatch.kernel});
@@ -127,7 +127,7 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
     step.params = dispatch.params;
     step.params_slot = dispatch.params_slot;
     step.op = dispatch.op;
-    std::vector<Access> accesses;
+    std::vector<gpu::Access> accesses;
     for (const gpu::Binding &binding : dispatch.bindings) {
       MetalBuffer &buffer = checked(dispatch, binding, resources.find(binding.buffer));
       const MetalBuffer::View view = buffer.view(binding.offset, binding.bytes);
@@ -135,7 +135,7 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
       // A buffer may stand for several plan buffers, so it is told apart by its address.
       accesses.push_back({reinterpret_cast<uintptr_t>(&buffer), binding.offset, binding.offset + binding.bytes, binding.writes});
     }
-    step.barrier = hazards.next(accesses);
+    step.barrier = barriers.next(accesses);
     steps.push_back(std::move(step));
   }
   return steps;

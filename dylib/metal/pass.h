@@ -1,7 +1,7 @@
 // pass.h: a compiled plan of the Metal device.
 #pragma once
+#include "../gpu/scratch.h"
 #include "encode.h"
-#include "scratch.h"
 
 namespace mb::metal {
 
@@ -9,10 +9,15 @@ namespace mb::metal {
 struct Shared {
   std::shared_ptr<Context> context;
   Pipelines pipelines;
-  SharedScratch input, scratch;
+  gpu::SharedScratch<MetalBuffer> input, scratch;
 
   Shared(std::shared_ptr<Context> the_context, const std::string &cache, Memory &memory)
-      : context(the_context), pipelines(the_context, cache), input(the_context, memory), scratch(the_context, memory) {}
+      : context(the_context), pipelines(the_context, cache), input(create(), memory), scratch(create(), memory) {}
+
+ private:
+  gpu::SharedScratch<MetalBuffer>::Create create() const {
+    return [context = context](uint64_t bytes) { return MetalBuffer::create(context, bytes); };
+  }
 };
 
 // Lowers the plan, makes its pipelines and lays Metal buffers over its weights. Throws Error(MB_UNSUPPORTED,

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <thread>
 
 #include "../gpu/options.h"
+#include "../gpu/parallel.h"
 #include "../gpu/shaders.h"
 
 namespace mb::metal {
@@ -32,33 +32,6 @@ std::vector<KernelName> interleaved(const std::vector<KernelName> &kernels) {
     }
   }
   return mixed;
-}
-
-// Calls work(0) … work(count - 1) on several threads, this one among them; throws the first failure after all have ended.
-template <class Work>
-void in_parallel(size_t count, const Work &work) {
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto worker = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (!failure) failure = std::current_exception();
-      }
-    }
-  };
-  const size_t most = std::min<size_t>({count, kMaxThreads, std::max(1u, std::thread::hardware_concurrency())});
-  std::vector<std::thread> threads;
-  try {
-    for (size_t i = 1; i < most; i++) threads.emplace_back(worker);
-  } catch (const std::system_error &) {  // no more threads: those that are there do the work
-  }
-  worker();
-  for (std::thread &thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -86,7 +59,7 @@ void Pipelines::prepare(const std::vector<KernelName> &kernels) {
   std::atomic<size_t> made{0};
   std::exception_ptr failure;
   try {
-    in_parallel(missing.size(), [&](size_t i) {
+    gpu::in_parallel(missing.size(), kMaxThreads, [&](size_t i) {
       const PoolScope pool;
       std::unique_ptr<Pipeline> pipeline = make(missing[i]);
       const std::lock_guard<std::mutex> lock(mutex_);

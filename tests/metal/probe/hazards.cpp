@@ -1,16 +1,16 @@
-// Compares Hazards with its definition on random lists of dispatches; prints what it saw and ends with 0 where they agree.
-#include "../../../dylib/metal/hazards.h"
+// Compares Barriers with its definition on random lists of dispatches; prints what it saw and ends with 0 where they agree.
+#include "../../../dylib/gpu/hazards.h"
 
 #include <cstdio>
 #include <random>
 #include <string>
 
-using mb::metal::Access;
-using mb::metal::Hazards;
+using mb::gpu::Access;
+using mb::gpu::Barriers;
 using List = std::vector<std::vector<Access>>;
 
 // Two dispatches may not run at once.
-bool conflict(const std::vector<Access> &a, const std::vector<Access> &b) {
+bool conflict_of(const std::vector<Access> &a, const std::vector<Access> &b) {
   for (const Access &x : a) {
     for (const Access &y : b) {
       if (x.resource != y.resource || !(x.writes || y.writes)) continue;
@@ -41,12 +41,12 @@ int main() {
   size_t dispatches = 0, barriers = 0, raw = 0, war = 0, waw = 0;
   for (int round = 0; round < 20000; round++) {
     const List list = random_list(random);
-    Hazards hazards;
+    Barriers tracker;
     size_t last = 0;  // first dispatch after the last barrier
     for (size_t i = 0; i < list.size(); i++) {
       bool needed = false;
-      for (size_t j = last; j < i; j++) needed = needed || conflict(list[j], list[i]);
-      const bool barrier = hazards.next(list[i]);
+      for (size_t j = last; j < i; j++) needed = needed || conflict_of(list[j], list[i]);
+      const bool barrier = tracker.next(list[i]);
       if (barrier != needed) {
         printf("round %d: before dispatch %zu a barrier is %s but was %s\n", round, i, needed ? "needed" : "not needed",
                barrier ? "placed" : "left out");
@@ -55,7 +55,7 @@ int main() {
       for (size_t j = last; j < i; j++) {
         for (const Access &x : list[j]) {
           for (const Access &y : list[i]) {
-            if (!conflict({x}, {y})) continue;
+            if (!conflict_of({x}, {y})) continue;
             raw += x.writes && !y.writes;
             war += !x.writes && y.writes;
             waw += x.writes && y.writes;

@@ -1,0 +1,77 @@
+/**
+ * The conformance table on software Metal: the product's library and its own kernels. In order, in reversed order of lanes,
+ * threadgroups and independent dispatches, and with every access checked.
+ */
+import { assert } from "@std/assert";
+import { allCases } from "../../src/conformance/cases.ts";
+import { prepare, type Prepared, type Row, runCase } from "../../src/conformance/runner.ts";
+import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { openMetal, SoftwareMetal } from "./metal.ts";
+
+const ignore = Deno.build.os !== "linux";
+const cases = allCases();
+const ops = [...new Set(cases.map(({ op }) => op))];
+/** Where every access is checked, a case may have this many bytes of buffers and this many rows. */
+const SMALL_BYTES = 100_000;
+const SMALL_ROWS = 40;
+
+const MODES: { name: string; options: Record<string, string>; small?: boolean }[] = [
+  { name: "in order", options: {} },
+  { name: "in reversed order", options: { order: "reverse" } },
+  { name: "with every access checked, at small shapes", options: { detect: "1" }, small: true },
+];
+const DEFAULTS: Record<string, string> = { order: "forward", detect: "0" };
+
+/** Reference results of the op at hand; computed once, used by every mode. */
+let current: { op: string; prepared: Prepared[] } | undefined;
+
+function preparedFor(op: string): Prepared[] {
+  if (current?.op !== op) {
+    current = { op, prepared: cases.filter((c) => c.op === op).map(prepare) };
+  }
+  return current.prepared;
+}
+
+function isSmall({ problem }: Prepared): boolean {
+  const bytes = problem.buffers.reduce((sum, buffer) => sum + buffer.length, 0);
+  return bytes <= SMALL_BYTES && problem.input.rows.length <= SMALL_ROWS;
+}
+
+function describe({ op, case: name, precision, error, tolerance, reason }: Row): string {
+  return `${op} ${name} (${precision}): error ${error.toExponential(2)}, allowed ${tolerance}` +
+    (reason ? `; ${reason}` : "");
+}
+
+for (const op of ops) {
+  for (const { name, options, small } of MODES) {
+    Deno.test({
+      name: `conformance: ${op} agrees with the oracle on software Metal ${name}`,
+      ignore,
+      async fn() {
+        const { path } = await buildSoftMetalLibrary();
+        const metal = await SoftwareMetal.open();
+        for (const [option, value] of Object.entries(options)) metal.set(option, value);
+        try {
+          using device = await openMetal(path);
+          const failed: Row[] = [];
+          let count = 0;
+          for (const prepared of preparedFor(op)) {
+            if (small && !isSmall(prepared)) continue;
+            for (const exact of [true, false]) {
+              const row = await runCase(device, prepared, exact);
+              count++;
+              if (!row.pass) failed.push(row);
+            }
+          }
+          assert(count > 0, "no case is small enough");
+          assert(
+            failed.length === 0,
+            `${failed.length} of ${count} cases fail:\n${failed.slice(0, 30).map(describe).join("\n")}`,
+          );
+        } finally {
+          for (const option of Object.keys(options)) metal.set(option, DEFAULTS[option]);
+        }
+      },
+    });
+  }
+}

@@ -1,0 +1,122 @@
+/** Whole models through the public API on software Metal: the real host code and kernels against the golden values. */
+import { assert, assertEquals } from "@std/assert";
+import { type Internals, loadWith } from "../../src/engine/load.ts";
+import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
+import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { SoftwareMetal } from "./metal.ts";
+
+const supported = Deno.build.os === "linux";
+const EXACT = { device: "metal", precision: "exact", kvCache: "f32" } as const;
+const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
+const MOST_DISPATCHES = 310; // of a one-row forward
+
+/** Loads a fixture on "metal"; the library is this file's alone, since each test file opens its own. */
+async function open(
+  name: string,
+  options: Parameters<typeof loadWith>[1] = EXACT,
+  internals: Internals = {},
+) {
+  const folder = fixtureModel(name);
+  assert(folder, `Fixture ${name} is missing.`);
+  const golden = await readGolden(folder);
+  const prompts = golden.prompts.filter(({ media }) => !media?.length);
+  const before = Deno.env.get("MARKBASE_DYLIB");
+  Deno.env.set("MARKBASE_DYLIB", (await buildSoftMetalLibrary()).path);
+  try {
+    return { model: await loadWith(folder, options, internals), golden, prompts };
+  } finally {
+    if (before === undefined) Deno.env.delete("MARKBASE_DYLIB");
+    else Deno.env.set("MARKBASE_DYLIB", before);
+  }
+}
+
+async function collect(ids: AsyncIterable<number>): Promise<number[]> {
+  const all: number[] = [];
+  for await (const id of ids) all.push(id);
+  return all;
+}
+
+for (const name of ROWS) {
+  const ignore = !supported || fixtureModel(name) === null;
+
+  Deno.test({
+    name: `${name} on software Metal meets the golden logits, one command buffer and one wait a forward`,
+    ignore,
+    fn: async () => {
+      const { model, golden, prompts } = await open(name);
+      await using _ = model;
+      const metal = await SoftwareMetal.open();
+      for (const { name: prompt, input_ids: ids } of prompts) {
+        const expected = golden.tensors.get(`${prompt}.logits_last8`)!.data;
+        metal.reset();
+        const logits = await model.logits(ids, { last: 8 });
+        assertEquals(
+          ["command_buffers", "commits", "waits", "encoders", "blits"].map((counter) => metal.count(counter)),
+          [1, 1, 1, 1, 0],
+        );
+        const V = model.config.vocabularySize;
+        for (let row = 0; row < 8; row++) {
+          const a = logits.subarray(row * V, (row + 1) * V), b = expected.subarray(row * V, (row + 1) * V);
+          assert(cosine(a, b) >= 0.9999, `${prompt}, row ${row}: cosine ${cosine(a, b)}`);
+          assert(maxDifference(a, b) <= 2e-3, `${prompt}, row ${row}: difference ${maxDifference(a, b)}`);
+        }
+      }
+    },
+  });
+
+  Deno.test({
+    name: `${name} on software Metal meets the golden hidden state of every layer`,
+    ignore,
+    fn: async () => {
+      const { model, golden, prompts } = await open(name);
+      await using _ = model;
+      for (const { name: prompt, input_ids: ids } of prompts) {
+        const { shape: [count, H], data } = golden.tensors.get(`${prompt}.hidden_states`)!;
+        const states = await model.hidden(ids);
+        assertEquals(states.length, count);
+        states.forEach((state, i) => {
+          const expected = data.subarray(i * H, (i + 1) * H);
+          const difference = maxDifference(state, expected);
+          assert(difference <= 1e-3 * largest(expected), `${prompt}, state ${i}: difference ${difference}`);
+        });
+      }
+    },
+  });
+
+  Deno.test({
+    name: `${name} on software Metal continues greedily as the golden tokens, one command buffer a token`,
+    ignore,
+    fn: async () => {
+      const { model, prompts } = await open(name);
+      await using _ = model;
+      const metal = await SoftwareMetal.open();
+      for (const { input_ids: ids, greedy } of prompts) {
+        metal.reset();
+        const options = { maxTokens: greedy.length, temperature: 0, ignoreEos: true };
+        assertEquals(await collect(model.generate(ids, options)), greedy);
+        const [buffers, commits, waits] = ["command_buffers", "commits", "waits"].map((c) => metal.count(c));
+        assertEquals([commits, waits], [buffers, buffers]);
+        assert(buffers <= greedy.length + 1, `${buffers} command buffers for ${greedy.length} tokens`);
+        assert(metal.count("dispatches") <= MOST_DISPATCHES * buffers);
+      }
+    },
+  });
+}
+
+Deno.test({
+  name: "e2b-mlx-4bit in fast mode with an f16 cache stays close to the golden logits on software Metal",
+  ignore: !supported,
+  fn: async () => {
+    const { model, golden, prompts } = await open("e2b-mlx-4bit", {
+      device: "metal",
+      precision: "fast",
+      kvCache: "f16",
+    });
+    await using _ = model;
+    for (const { name: prompt, input_ids: ids } of prompts) {
+      const expected = golden.tensors.get(`${prompt}.logits_last8`)!.data;
+      const logits = await model.logits(ids, { last: 8 });
+      assert(cosine(logits, expected) >= 0.999, `${prompt}: cosine ${cosine(logits, expected)}`);
+    }
+  },
+});
