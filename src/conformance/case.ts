@@ -32,6 +32,12 @@ export interface Case {
   build(exact: boolean): Problem;
 }
 
+/** A case of the table, with what is needed to choose among them. */
+export interface TableCase extends Case {
+  /** which variants of ops it is about (src/schedule/variants.ts) */ variants: readonly string[];
+  /** multiplications of its reference, about */ work: number;
+}
+
 /** A seed from a name, so that a case keeps its data when others come and go. */
 export function seedOf(name: string): number {
   let hash = 0x811c9dc5;

@@ -1,5 +1,5 @@
 /** The conformance table: op × shapes × formats. It knows no device. */
-import type { Case } from "./case.ts";
+import type { TableCase } from "./case.ts";
 import { attentionCases } from "./cases/attention.ts";
 import { candidatesCases } from "./cases/candidates.ts";
 import { linearCases } from "./cases/linear.ts";
@@ -7,7 +7,7 @@ import { lookupCases } from "./cases/lookup.ts";
 import { pointwiseCases } from "./cases/pointwise.ts";
 
 /** All cases, op by op. */
-export function allCases(): Case[] {
+export function allCases(): TableCase[] {
   const cases = [
     ...lookupCases(),
     ...linearCases(),

@@ -1,5 +1,6 @@
 /** Runs cases on a device and compares every byte that an op could have touched with what it should be. */
 import { encodeInput } from "../engine/input.ts";
+import { MarkbaseError } from "../errors.ts";
 import type { Plan } from "../schedule/plan.ts";
 import type { Tensor } from "../schedule/tensor.ts";
 import { Oracle } from "./oracle/run.ts";
@@ -20,6 +21,8 @@ export interface CaseBuffer extends Disposable {
 export interface CasePass extends Disposable {
   /** Runs an input block and copies the selected outputs. */
   run(input: Uint8Array<ArrayBuffer>, output: Uint8Array<ArrayBuffer>): Promise<unknown>;
+  /** the kernels that it became, where the device tells */
+  info?(): { kernels: readonly { kernel: string }[] };
 }
 
 /** Any device; those of `ffi/device.ts` fit. */
@@ -39,6 +42,8 @@ export interface Row {
   tolerance: number;
   pass: boolean;
   /** what is wrong, in words, where it is not the error alone */ reason?: string;
+  /** the kernels that ran, where the device tells */ kernel?: string;
+  /** of the exception, where one was thrown */ code?: string;
 }
 
 /** A case with its reference results. */
@@ -78,9 +83,13 @@ export function prepare(testCase: Case): Prepared {
 export async function runCase(device: CaseDevice, prepared: Prepared, exact: boolean): Promise<Row> {
   const { op, name, tolerance } = prepared.case;
   const precision = exact ? "exact" : "fast";
-  const row = { op, case: name, precision, tolerance: tolerance[precision] } as const;
+  const row: Omit<Row, "error" | "pass"> = { op, case: name, precision, tolerance: tolerance[precision] };
+  const compiled = (pass: CasePass) => {
+    const kernels = pass.info?.().kernels.map(({ kernel }) => kernel).filter((kernel) => kernel !== "");
+    if (kernels?.length) row.kernel = [...new Set(kernels)].join(", ");
+  };
   try {
-    const buffers = await execute(device, prepared.problem, exact);
+    const buffers = await execute(device, prepared.problem, exact, compiled);
     const { error, worst, reason } = judge(prepared, buffers);
     const far = worst > ELEMENT_FACTOR * row.tolerance
       ? `one element is off by ${worst.toExponential(1)}`
@@ -89,15 +98,17 @@ export async function runCase(device: CaseDevice, prepared: Prepared, exact: boo
     return { ...row, error, pass, reason: reason ?? far };
   } catch (failure) {
     const reason = failure instanceof Error ? failure.message : String(failure);
-    return { ...row, error: Infinity, pass: false, reason };
+    const code = failure instanceof MarkbaseError ? failure.code : "unknown";
+    return { ...row, error: Infinity, pass: false, reason, code };
   }
 }
 
-/** Runs a problem and returns what all its buffers hold afterwards, the copied outputs last. */
+/** Runs a problem and returns what all its buffers hold afterwards, the copied outputs last; `compiled` sees the pass before. */
 export async function execute(
   device: CaseDevice,
   { plan, buffers, input }: Problem,
   exact: boolean,
+  compiled?: (pass: CasePass) => void,
 ): Promise<Uint8Array<ArrayBuffer>[]> {
   using scope = new DisposableStack();
   const bound = buffers.map((bytes) => {
@@ -106,6 +117,7 @@ export async function execute(
     return buffer;
   });
   const pass = scope.use(await device.compile({ ...plan, exact }, bound));
+  compiled?.(pass);
   const bytes = plan.outputs.reduce((sum, tensor) => sum + liveBytes(tensor, { plan, buffers, input }), 0);
   const copied = new Uint8Array(bytes).fill(POISON);
   await pass.run(encodeInput(input), copied);

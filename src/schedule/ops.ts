@@ -1,7 +1,7 @@
 /**
  * The ops of a plan: what each computes, with shapes. An op is a semantic contract; it names no grid sizes, thread
  * counts or kernels. `r` is the row count of an op: the symbol `rows`, or `out_rows` after the gather.
- * Activations are f32. The float64 versions in `tests/oracle` are the specification, `dylib/plan.h` the byte layout.
+ * Activations are f32. The float64 versions in `src/conformance/oracle` are the specification, `dylib/plan.h` the byte layout.
  */
 import type { Tensor } from "./tensor.ts";
 

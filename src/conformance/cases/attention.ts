@@ -2,7 +2,8 @@
 import type { PageTable } from "../../engine/input.ts";
 import type { KvLayer } from "../../schedule/ops.ts";
 import type { Tensor } from "../../schedule/tensor.ts";
-import { type Case, HALF, HALF_IF_FAST, seedOf } from "../case.ts";
+import { attentionVariants } from "../../schedule/variants.ts";
+import { HALF, HALF_IF_FAST, seedOf, type TableCase } from "../case.ts";
 import { type Problem, ProblemBuilder, type ProblemRow } from "../problem.ts";
 import { Random } from "../random.ts";
 
@@ -153,8 +154,31 @@ function name(d: AttentionDescription): string {
   return parts.join(" ");
 }
 
+function variantsOf(d: AttentionDescription): string[] {
+  const decode = d.sequences.filter((sequence) => sequence.decode);
+  const paths: ("row" | "prompt")[] = [];
+  if (decode.length > 0) paths.push("row");
+  if (decode.length < d.sequences.length) paths.push("prompt");
+  return attentionVariants({
+    ...d,
+    pages: d.kv ?? "f32",
+    window: d.window ?? null,
+    ownsKv: d.ownsKv ?? true,
+    rotatedPairs: d.rotatedPairs ?? d.headDim / 2,
+    verifies: decode.some(({ rows }) => rows > 1),
+  }, paths);
+}
+
+/** Numbers that a case draws and multiplications of its reference, about. */
+function workOf({ sequences, heads, kvHeads, headDim, window }: AttentionDescription): number {
+  return sequences.reduce((sum, { history, rows }) => {
+    const keys = Math.min(history + rows, (window ?? Infinity) + rows);
+    return sum + headDim * (30 * kvHeads * keys + 2 * heads * rows * keys);
+  }, 0);
+}
+
 /** All cases of attention and its parts. */
-export function attentionCases(): Case[] {
+export function attentionCases(): TableCase[] {
   const list: AttentionDescription[] = [];
   const add = (d: Omit<AttentionDescription, "op">, ...ops: AttentionDescription["op"][]) => {
     for (const op of ops) list.push({ ...d, op });
@@ -192,7 +216,17 @@ export function attentionCases(): Case[] {
       for (const [heads, kvHeads] of [[1, 1], [2, 2], [8, 1], [8, 2], [6, 3]]) {
         const shape = { heads, kvHeads, headDim, kv };
         add({ ...shape, sequences: [{ history: 40, rows: 1, decode: true }] }, "attention", "attend");
-        add({ ...shape, sequences: [{ history: 33, rows: 18 }], window: 20 }, "attention", "kv_write");
+        add(
+          { ...shape, sequences: [{ history: 40, rows: 1, decode: true }], window: 20 },
+          "attention",
+          "attend",
+        );
+        add(
+          { ...shape, sequences: [{ history: 33, rows: 18 }], window: 20 },
+          "attention",
+          "attend",
+          "kv_write",
+        );
       }
     }
     add({ heads: 16, kvHeads: 1, headDim: 64, kv, sequences: [{ history: 9, rows: 3 }] }, "attention");
@@ -260,6 +294,8 @@ export function attentionCases(): Case[] {
   return list.map((d) => ({
     op: d.op,
     name: name(d),
+    variants: variantsOf(d),
+    work: workOf(d),
     tolerance: d.kv === "f16" ? HALF : HALF_IF_FAST,
     build: (exact) => attentionProblem(d, seedOf(name(d)), exact),
   }));

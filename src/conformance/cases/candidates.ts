@@ -1,6 +1,7 @@
 /** Cases of candidates: ties, adjustments, masks, vocabularies around the number of candidates. */
 import type { OutputRow } from "../../engine/input.ts";
-import { type Case, F32, seedOf } from "../case.ts";
+import { candidatesVariants } from "../../schedule/variants.ts";
+import { F32, seedOf, type TableCase } from "../case.ts";
 import { ProblemBuilder } from "../problem.ts";
 import { Random } from "../random.ts";
 
@@ -54,7 +55,7 @@ function outputOf(d: CandidatesDescription, row: number, random: Random): Output
   return { row, adjustments, mask, temperature: d.temperature && Math.fround(d.temperature * (1 + row)) };
 }
 
-function candidatesCase(d: CandidatesDescription): Case {
+function candidatesCase(d: CandidatesDescription): TableCase {
   const { vocabulary, rows = 1 } = d;
   const name = `${d.logits} V=${vocabulary} rows=${rows}` + (d.adjusted ? " adjusted" : "") +
     (d.mask ? ` mask=${d.mask}` : "") + (d.temperature ? ` temperature=${d.temperature}` : "");
@@ -62,6 +63,8 @@ function candidatesCase(d: CandidatesDescription): Case {
     op: "candidates",
     name,
     tolerance: F32,
+    variants: candidatesVariants({ ...d, rows, masked: d.mask !== undefined }),
+    work: 20 * rows * vocabulary,
     build(exact) {
       const random = new Random(seedOf(name));
       const outputs = Array.from({ length: rows }, (_, row) => outputOf(d, row, random));
@@ -82,7 +85,7 @@ function candidatesCase(d: CandidatesDescription): Case {
 }
 
 /** All cases of candidates. */
-export function candidatesCases(): Case[] {
+export function candidatesCases(): TableCase[] {
   const list: CandidatesDescription[] = [];
   for (const vocabulary of [1, 2, 31, 255, 256, 257, 1000]) {
     for (const logits of ["random", "ties", "equal", "rising", "falling"] as const) {

@@ -1,7 +1,16 @@
 /** Cases of the fused matrix product. */
 import type { Epilogue } from "../../schedule/ops.ts";
 import type { DimSymbol } from "../../schedule/tensor.ts";
-import { type Case, formatName, FORMATS, MAIN_FORMATS, OUTLIER_PRODUCT, PRODUCT, seedOf } from "../case.ts";
+import { linearVariants, rowKinds } from "../../schedule/variants.ts";
+import {
+  formatName,
+  FORMATS,
+  MAIN_FORMATS,
+  OUTLIER_PRODUCT,
+  PRODUCT,
+  seedOf,
+  type TableCase,
+} from "../case.ts";
 import {
   type PlainKind,
   type Problem,
@@ -137,8 +146,14 @@ function name(d: LinearDescription): string {
   return parts.join(" ");
 }
 
+function variantsOf(d: LinearDescription): string[] {
+  const { rows, decodeRows = rows <= 16 ? rows : 0, epilogue = "none" } = d;
+  const formats = Array.isArray(d.format) ? d.format : d.n.map(() => d.format as WeightFormat);
+  return linearVariants({ ...d, formats, epilogue }, rowKinds(decodeRows, rows - decodeRows));
+}
+
 /** All linear cases. */
-export function linearCases(): Case[] {
+export function linearCases(): TableCase[] {
   const affine4: WeightFormat = { kind: "affine", bits: 4, group: 64, scales: "bf16" };
   const affine6: WeightFormat = { kind: "affine", bits: 6, group: 32, scales: "bf16" };
   const affine8: WeightFormat = { kind: "affine", bits: 8, group: 64, scales: "bf16" };
@@ -147,6 +162,9 @@ export function linearCases(): Case[] {
 
   for (const format of FORMATS) {
     for (const rows of [1, 4, 65]) list.push({ rows, k: 384, n: [37], format });
+    // the remaining kernels of a format
+    for (const rows of [2, 8]) list.push({ rows, k: 384, n: [37], format });
+    list.push({ rows: 6, k: 384, n: [37], format, decodeRows: 0 });
   }
   for (const format of MAIN_FORMATS) {
     for (const rows of [2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 130]) {
@@ -187,7 +205,7 @@ export function linearCases(): Case[] {
     }
   }
   for (const format of [bf16, affine4]) {
-    for (const rows of [1, 19]) {
+    for (const rows of [1, 3, 19]) {
       const base = { rows, k: 192, n: [45], format };
       const residual = { ...base, residual: true };
       const all = { ...residual, postNorm: true, scalar: true, hOut: true, preNorm: true };
@@ -233,7 +251,7 @@ export function linearCases(): Case[] {
       { rows: 5, k: 192, n: [45], format, decodeRows: 0 },
     );
   }
-  for (const rows of [1, 19]) {
+  for (const rows of [1, 3, 19]) {
     list.push({ rows, k: 192, n: [40, 24, 24], format: [affine4, affine6, affine8], preNorm: true });
     list.push({ rows, k: 192, n: [40, 24, 24], format: [bf16, affine4, { kind: "f16" }], preNorm: true });
     list.push({ rows, k: 192, n: [40, 40], format: [affine6, affine4], epilogue: "geglu" });
@@ -241,6 +259,8 @@ export function linearCases(): Case[] {
   return list.map((d) => ({
     op: "linear",
     name: name(d),
+    variants: variantsOf(d),
+    work: d.rows * d.k * d.n.reduce((a, b) => a + b, 0),
     tolerance: d.data === "outlier" ? OUTLIER_PRODUCT : PRODUCT,
     build: (exact) => linearProblem(d, goodSeed(d), exact),
   }));

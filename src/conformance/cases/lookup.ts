@@ -1,6 +1,7 @@
 /** Cases of embed, per_layer_inputs and gather. */
-import { type Case, F32, formatName, FORMATS, MAIN_FORMATS, seedOf } from "../case.ts";
+import { F32, formatName, FORMATS, MAIN_FORMATS, seedOf, type TableCase } from "../case.ts";
 import { type PlainKind, ProblemBuilder, type WeightFormat } from "../problem.ts";
+import { tableVariants } from "../../schedule/variants.ts";
 import { Random } from "../random.ts";
 
 /** Tokens of a case: the first, the last and random ones. */
@@ -8,12 +9,14 @@ function tokensOf(random: Random, rows: number, vocabulary: number): number[] {
   return Array.from({ length: rows }, (_, i) => [vocabulary - 1, 0][i] ?? random.integer(vocabulary));
 }
 
-function embedCase(format: WeightFormat, rows: number, width: number): Case {
+function embedCase(format: WeightFormat, rows: number, width: number): TableCase {
   const name = `${formatName(format)} rows=${rows} width=${width}`;
   return {
     op: "embed",
     name,
     tolerance: F32,
+    variants: tableVariants("embed", format),
+    work: 20 * rows * width,
     build(exact) {
       const random = new Random(seedOf(name));
       const vocabulary = 67;
@@ -35,7 +38,7 @@ function perLayerCase(
   slice: number,
   norms: PlainKind,
   magnitude = 1,
-): Case {
+): TableCase {
   const name = `${
     formatName(format)
   } rows=${rows} layers=${layers} slice=${slice} norm=${norms} magnitude=${magnitude}`;
@@ -43,6 +46,8 @@ function perLayerCase(
     op: "per_layer_inputs",
     name,
     tolerance: F32,
+    variants: tableVariants("per_layer_inputs", format),
+    work: 30 * rows * layers * slice,
     build(exact) {
       const random = new Random(seedOf(name));
       const vocabulary = 41;
@@ -72,12 +77,14 @@ function perLayerCase(
   };
 }
 
-function gatherCase(rows: number, width: number, kept: "all" | "last" | "some"): Case {
+function gatherCase(rows: number, width: number, kept: "all" | "last" | "some"): TableCase {
   const name = `rows=${rows} width=${width} keeps ${kept}`;
   return {
     op: "gather",
     name,
     tolerance: F32,
+    variants: ["gather"],
+    work: 20 * rows * width,
     build(exact) {
       const random = new Random(seedOf(name));
       const all = Array.from({ length: rows }, (_, i) => i);
@@ -93,7 +100,7 @@ function gatherCase(rows: number, width: number, kept: "all" | "last" | "some"):
 }
 
 /** All cases of ops that look rows up. */
-export function lookupCases(): Case[] {
+export function lookupCases(): TableCase[] {
   return [
     ...FORMATS.flatMap((format) => [embedCase(format, 1, 128), embedCase(format, 5, 384)]),
     ...[1, 3, 100, 1537].map((width) => embedCase({ kind: "bf16" }, 4, width)),

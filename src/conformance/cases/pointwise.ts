@@ -1,6 +1,6 @@
 /** Cases of rms_norm, add, gelu_mul, softcap and rope. */
 import type { DimSymbol } from "../../schedule/tensor.ts";
-import { type Case, F32, seedOf } from "../case.ts";
+import { F32, seedOf, type TableCase } from "../case.ts";
 import { type PlainKind, ProblemBuilder } from "../problem.ts";
 import { Random } from "../random.ts";
 
@@ -25,7 +25,7 @@ interface NormDescription {
   eps?: number;
 }
 
-function normCase(d: NormDescription): Case {
+function normCase(d: NormDescription): TableCase {
   const { rows, groups, group, weight, inScale = 1, magnitude = 1, eps = 1e-3 } = d;
   const name = `rows=${rows} groups=${groups} of ${group} weight=${weight} inScale=${inScale} ` +
     `magnitude=${magnitude} eps=${eps}`;
@@ -33,6 +33,8 @@ function normCase(d: NormDescription): Case {
     op: "rms_norm",
     name,
     tolerance: F32,
+    variants: ["rms_norm"],
+    work: 20 * rows * groups * group,
     build(exact) {
       const builder = builderOf(name, rows, "rows");
       const n = groups * group;
@@ -45,12 +47,20 @@ function normCase(d: NormDescription): Case {
   };
 }
 
-function addCase(rows: number, n: number, b: boolean, scalar: PlainKind | null, symbol: DimSymbol): Case {
+function addCase(
+  rows: number,
+  n: number,
+  b: boolean,
+  scalar: PlainKind | null,
+  symbol: DimSymbol,
+): TableCase {
   const name = `rows=${rows} n=${n} b=${b} scalar=${scalar} ${symbol}`;
   return {
     op: "add",
     name,
     tolerance: F32,
+    variants: ["add"],
+    work: 20 * rows * n,
     build(exact) {
       const builder = builderOf(name, rows, symbol);
       const term = (name: string) =>
@@ -68,12 +78,14 @@ function addCase(rows: number, n: number, b: boolean, scalar: PlainKind | null, 
   };
 }
 
-function geluMulCase(rows: number, n: number, extra: number, column: number, magnitude = 1): Case {
+function geluMulCase(rows: number, n: number, extra: number, column: number, magnitude = 1): TableCase {
   const name = `rows=${rows} n=${n} of ${n + extra} from ${column} magnitude=${magnitude}`;
   return {
     op: "gelu_mul",
     name,
     tolerance: F32,
+    variants: ["gelu_mul"],
+    work: 20 * rows * (n + extra),
     build(exact) {
       const builder = builderOf(name, rows, "rows");
       const { random } = builder;
@@ -84,11 +96,13 @@ function geluMulCase(rows: number, n: number, extra: number, column: number, mag
   };
 }
 
-function softcapCase(name: string, rows: number, n: number, cap: number, values?: number[]): Case {
+function softcapCase(name: string, rows: number, n: number, cap: number, values?: number[]): TableCase {
   return {
     op: "softcap",
     name,
     tolerance: F32,
+    variants: ["softcap"],
+    work: 20 * rows * n,
     build(exact) {
       const builder = builderOf(name, rows, "out_rows");
       const data = values ? Float64Array.from(values) : builder.random.normals(rows * n, 3, 40);
@@ -105,7 +119,7 @@ function ropeCase(
   rotatedPairs: number,
   theta: number,
   positionScale = 1,
-): Case {
+): TableCase {
   const name =
     `positions ${positions.slice(0, 4).join(",")}${positions.length > 4 ? `… (${positions.length})` : ""} ` +
     `heads=${heads} d=${headDim} pairs=${rotatedPairs} theta=${theta} scale=${positionScale}`;
@@ -113,6 +127,8 @@ function ropeCase(
     op: "rope",
     name,
     tolerance: F32,
+    variants: ["rope"],
+    work: 20 * positions.length * heads * headDim,
     build(exact) {
       const builder = new ProblemBuilder(
         new Random(seedOf(name)),
@@ -130,7 +146,7 @@ function ropeCase(
 }
 
 /** All cases of ops that work lane by lane or head by head. */
-export function pointwiseCases(): Case[] {
+export function pointwiseCases(): TableCase[] {
   const range = (start: number, count: number) => Array.from({ length: count }, (_, i) => start + i);
   return [
     ...[1, 3, 65].flatMap((rows) =>

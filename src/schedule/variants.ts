@@ -1,0 +1,186 @@
+/**
+ * The variants of ops that devices may have kernels of their own for, as short texts: by storage format, row class and number of
+ * rows, head size, page format, and by the parts of a fused op. The self-check runs a case of each variant that a model needs.
+ */
+import type { Op } from "./ops.ts";
+import type { Tensor } from "./tensor.ts";
+
+/** How a weight is stored. */
+export interface StoredFormat {
+  /** of its elements */ kind: string;
+  /** of one code */ bits?: number;
+  /** columns that share a scale */ group?: number;
+  /** format of the scales */ scales?: string;
+}
+
+/** Rows of a run, as far as kernels are chosen by them. */
+export type RowKind = "1 row" | "2 rows" | "4 rows" | "16 rows" | "short prompt" | "prompt";
+
+/** Every kind. */
+export const ROW_KINDS: readonly RowKind[] = [
+  "1 row",
+  "2 rows",
+  "4 rows",
+  "16 rows",
+  "short prompt",
+  "prompt",
+];
+
+/** The kinds of a run with so many decode rows and prefill rows. */
+export function rowKinds(decode: number, prefill: number): RowKind[] {
+  const kinds: RowKind[] = [];
+  if (decode > 0) {
+    kinds.push(decode === 1 ? "1 row" : decode === 2 ? "2 rows" : decode <= 4 ? "4 rows" : "16 rows");
+  }
+  if (prefill > 0) kinds.push(prefill <= 16 ? "short prompt" : "prompt");
+  return kinds;
+}
+
+/** The three ways in which an op may go about its rows. */
+function pathOf(kind: RowKind): "row" | "rows" | "prompt" {
+  return kind === "1 row" ? "row" : kind.endsWith("prompt") ? "prompt" : "rows";
+}
+
+/** Variants of an op that reads rows of a table. */
+export function tableVariants(op: "embed" | "per_layer_inputs", format: StoredFormat): string[] {
+  return formatWords(format).map((word) => `${op} ${word}`);
+}
+
+/** Parts of a `linear`. */
+export interface LinearParts {
+  formats: readonly StoredFormat[];
+  epilogue: "none" | "geglu" | "gelu_mul" | "softcap";
+  residual?: unknown;
+  postNorm?: unknown;
+  scalar?: unknown;
+  hOut?: unknown;
+  preNorm?: unknown;
+  biases?: readonly unknown[];
+}
+
+/** Variants of a `linear` on rows of these kinds. */
+export function linearVariants(op: LinearParts, kinds: readonly RowKind[]): string[] {
+  const parts = (["residual", "postNorm", "scalar", "hOut", "preNorm"] as const).filter((part) => op[part]);
+  const words: string[] = [...parts];
+  if (op.epilogue !== "none") words.push(op.epilogue);
+  if (op.biases?.some((bias) => bias)) words.push("bias");
+  if (op.epilogue !== "geglu" && op.formats.length > 1) words.push("several matrices");
+  if (new Set(op.formats.map((format) => JSON.stringify(format))).size > 1) words.push("mixed formats");
+  const variants: string[] = [];
+  for (const kind of kinds) {
+    for (const format of op.formats) {
+      const [kernel, layout] = formatWords(format);
+      variants.push(`linear ${kernel}, ${kind}`);
+      if (layout) variants.push(`linear ${layout}, ${pathOf(kind)}`);
+    }
+    for (const word of words) variants.push(`linear ${word}, ${pathOf(kind)}`);
+  }
+  return variants;
+}
+
+/** Parts of an `attention`, `attend` or `kv_write`. */
+export interface AttentionParts {
+  op: "attention" | "attend" | "kv_write";
+  headDim: number;
+  heads: number;
+  kvHeads: number;
+  /** format of the pages */ pages: string;
+  window: number | null;
+  /** attention only, as in the op */ ownsKv?: boolean;
+  keysAreValues?: boolean;
+  normValues?: boolean;
+  rotatedPairs?: number;
+  /** a sequence has several decode rows in the run */ verifies?: boolean;
+  gathered?: boolean;
+}
+
+/** Variants of an op on KV pages, on decode rows, prompt rows or both. */
+export function attentionVariants(a: AttentionParts, paths: readonly ("row" | "prompt")[]): string[] {
+  const name = `${a.op} d=${a.headDim} ${a.pages}`;
+  if (a.op === "kv_write") return [name];
+  const variants: string[] = [];
+  for (const path of paths) {
+    const reach = a.window === null ? "full" : "sliding";
+    const ratio = a.heads / a.kvHeads;
+    // Query heads that share a KV head, as far as a threadgroup takes them together.
+    const together = ratio % 4 === 0 ? 4 : ratio % 2 === 0 ? 2 : 1;
+    variants.push(path === "prompt" ? `${name}, prompt` : `${name}, ${reach} row`);
+    if (path === "row" && a.window === null) variants.push(`${name} ${together} heads together, row`);
+    const words = [reach];
+    if (a.op === "attention") {
+      words.push(!a.ownsKv ? "shared" : a.keysAreValues ? "keys are values" : "own keys");
+      if (a.normValues === false) words.push("raw values");
+      if (a.rotatedPairs! < a.headDim / 2) words.push("partial rotation");
+    }
+    if (a.gathered) words.push("gathered");
+    if (a.verifies && path === "row") words.push("rows of one sequence");
+    for (const word of words) variants.push(`${a.op} ${word}, ${path}`);
+  }
+  return variants;
+}
+
+/** Tokens from which on a vocabulary takes several rounds of selection. */
+const LARGE_VOCABULARY = 65536;
+
+/** Variants of `candidates`. */
+export function candidatesVariants(
+  c: { vocabulary: number; rows: number; adjusted?: boolean; masked?: boolean },
+): string[] {
+  const variants = [`candidates of a ${c.vocabulary < LARGE_VOCABULARY ? "small" : "large"} vocabulary`];
+  if (c.rows > 1) variants.push("candidates of several rows");
+  if (c.adjusted) variants.push("candidates after adjustments");
+  if (c.masked) variants.push("candidates under a mask");
+  return variants;
+}
+
+/** Every variant that runs of these ops may need, in the order of the ops. */
+export function variantsOf(ops: readonly Op[]): Set<string> {
+  return new Set(ops.flatMap(variantsOfOp));
+}
+
+function variantsOfOp(op: Op): string[] {
+  switch (op.kind) {
+    case "embed":
+    case "per_layer_inputs":
+      return tableVariants(op.kind, storedFormat(op.table));
+    case "linear":
+      return linearVariants(
+        { ...op, formats: op.weights.map(storedFormat), epilogue: op.epilogue.kind },
+        ROW_KINDS,
+      );
+    case "attention": {
+      const parts = {
+        ...op,
+        op: op.kind,
+        pages: op.kv.pages.format.kind,
+        rotatedPairs: op.rope.rotatedPairs,
+      };
+      return [
+        ...attentionVariants(parts, ["row", "prompt"]),
+        ...attentionVariants({ ...parts, verifies: true }, ["row"]),
+      ];
+    }
+    case "attend":
+      return attentionVariants({ ...op, op: op.kind, pages: op.kv.pages.format.kind }, ["row", "prompt"]);
+    case "kv_write":
+      return attentionVariants(
+        { ...op, op: op.kind, pages: op.kv.pages.format.kind, heads: op.kvHeads, window: null },
+        ["row", "prompt"],
+      );
+    case "candidates": {
+      const vocabulary = op.logits.shape[1] as number;
+      return candidatesVariants({ vocabulary, rows: 2, adjusted: true, masked: true });
+    }
+    default:
+      return [op.kind];
+  }
+}
+
+function storedFormat({ format, scales }: Tensor): StoredFormat {
+  return { ...format, scales: scales?.format.kind };
+}
+
+/** The format as kernels are named by it and, where codes come in groups, as they are laid out. */
+function formatWords({ kind, bits, group, scales }: StoredFormat): string[] {
+  return group === undefined ? [kind] : [`${kind}${bits ?? ""}+${scales}`, `${kind}${bits ?? ""}/${group}`];
+}
