@@ -1,10 +1,12 @@
 // simdgroup_matrix on NVPTX. A lane holds row lane/4, columns 2·(lane%4) and the next: the accumulator layout of mma.m16n8k8,
-// which is the layout of its A operand too; B is the transpose, which movmatrix makes.
+// which is the layout of its A operand too; B is the transpose of that layout: of a matrix that was loaded
+// transposed the lane has it already, of others movmatrix makes it.
 #pragma once
 namespace metal {
 template <class T, int Cols, int Rows> struct simdgroup_matrix;
 template <class T> struct simdgroup_matrix<T, 8, 8> {
   T sm_e[2];
+  bool sm_transpose = false;   // sm_e is of the transpose: how a 16-bit matrix that was loaded transposed is kept
   simdgroup_matrix() = default;
   explicit __attribute__((always_inline)) simdgroup_matrix(T d) {
     int r = sm_lane() / 4, c = sm_lane() % 4 * 2;
@@ -22,30 +24,49 @@ template <class T, int C, int R> SM_INLINE simdgroup_matrix<T, C, R> make_filled
   m.sm_e[0] = m.sm_e[1] = v;
   return m;
 }
-#define SM_MOVES(AS)                                                                                              \
-  template <class T> SM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const AS T* src, ulong row = 8,  \
-                                                   ulong2 origin = (ulong2)0, bool transpose = false) {           \
-    ulong r = sm_lane() / 4, c = sm_lane() % 4 * 2;                                                               \
-    src += origin.y * row + origin.x;                                                                             \
-    d.sm_e[0] = transpose ? src[c * row + r] : src[r * row + c];                                                  \
-    d.sm_e[1] = transpose ? src[(c + 1) * row + r] : src[r * row + c + 1];                                        \
-  }                                                                                                               \
-  template <class T> SM_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> a, AS T* dst, ulong row = 8,        \
-                                                    ulong2 origin = (ulong2)0, bool transpose = false) {          \
-    ulong r = sm_lane() / 4, c = sm_lane() % 4 * 2;                                                               \
-    dst += origin.y * row + origin.x;                                                                             \
-    dst[transpose ? c * row + r : r * row + c] = a.sm_e[0];                                                       \
-    dst[transpose ? (c + 1) * row + r : r * row + c + 1] = a.sm_e[1];                                             \
-  }
-SM_MOVES(SM_DEVICE)
-SM_MOVES(SM_THREADGROUP)
-#undef SM_MOVES
-
 SM_INLINE uint sm_transposed(uint pair) {
   uint r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
   return r;
 }
+// A lane's pair of a 16-bit matrix, or of its transpose.
+template <class T> SM_INLINE uint sm_pair(const simdgroup_matrix<T, 8, 8>& m, bool transpose) {
+  uint pair = __builtin_bit_cast(uint, m.sm_e);
+  return m.sm_transpose == transpose ? pair : sm_transposed(pair);
+}
+// 16-bit elements move in pairs, so that rows must begin at 4 bytes.
+#define SM_MOVES(AS)                                                                                              \
+  template <class T> SM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const AS T* src, ulong row = 8,  \
+                                                   ulong2 origin = (ulong2)0, bool transpose = false) {           \
+    typedef T Pair __attribute__((ext_vector_type(2)));                                                           \
+    uint r = sm_lane() / 4, c = sm_lane() % 4 * 2;                                                                \
+    src += origin.y * row + origin.x;                                                                             \
+    if constexpr (sizeof(T) == 2) {                                                                               \
+      Pair pair = *(const AS Pair*)(src + r * row + c);                                                           \
+      d.sm_e[0] = pair.x;                                                                                         \
+      d.sm_e[1] = pair.y;                                                                                         \
+      d.sm_transpose = transpose;                                                                                 \
+    } else {                                                                                                      \
+      d.sm_e[0] = transpose ? src[c * row + r] : src[r * row + c];                                                \
+      d.sm_e[1] = transpose ? src[(c + 1) * row + r] : src[r * row + c + 1];                                      \
+    }                                                                                                             \
+  }                                                                                                               \
+  template <class T> SM_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> a, AS T* dst, ulong row = 8,        \
+                                                    ulong2 origin = (ulong2)0, bool transpose = false) {          \
+    typedef T Pair __attribute__((ext_vector_type(2)));                                                           \
+    uint r = sm_lane() / 4, c = sm_lane() % 4 * 2;                                                                \
+    dst += origin.y * row + origin.x;                                                                             \
+    if constexpr (sizeof(T) == 2) {                                                                               \
+      *(AS Pair*)(dst + r * row + c) = __builtin_bit_cast(Pair, sm_pair(a, transpose));                           \
+    } else {                                                                                                      \
+      dst[transpose ? c * row + r : r * row + c] = a.sm_e[0];                                                     \
+      dst[transpose ? (c + 1) * row + r : r * row + c + 1] = a.sm_e[1];                                           \
+    }                                                                                                             \
+  }
+SM_MOVES(SM_DEVICE)
+SM_MOVES(SM_THREADGROUP)
+#undef SM_MOVES
+
 SM_INLINE void sm_mma(float* d, uint a0, uint a1, uint b, half) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
@@ -59,8 +80,7 @@ template <class T> SM_INLINE void tile_mma(simdgroup_matrix<float, 8, 8>* acc, c
                                            const simdgroup_matrix<T, 8, 8>& b) {
   if constexpr (sizeof(T) == 2) {
     float d[4] = {acc[0].sm_e[0], acc[0].sm_e[1], acc[1].sm_e[0], acc[1].sm_e[1]};
-    sm_mma(d, __builtin_bit_cast(uint, a[0].sm_e), __builtin_bit_cast(uint, a[1].sm_e),
-           sm_transposed(__builtin_bit_cast(uint, b.sm_e)), T());
+    sm_mma(d, sm_pair(a[0], false), sm_pair(a[1], false), sm_pair(b, true), T());
     acc[0].sm_e[0] = d[0]; acc[0].sm_e[1] = d[1]; acc[1].sm_e[0] = d[2]; acc[1].sm_e[1] = d[3];
   } else {
     ushort row = (ushort)(sm_lane() & ~3), column = (ushort)(sm_lane() & 3);
