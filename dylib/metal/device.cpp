@@ -21,6 +21,12 @@ class MetalDevice final : public Device {
   explicit MetalDevice(const std::string &cache)
       : context_(std::make_shared<Context>()), shared_(std::make_shared<Shared>(context_, cache, memory)) {}
 
+  ~MetalDevice() override {
+    const PoolScope pool;
+    shared_.reset();
+    context_.reset();
+  }
+
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override { return MetalBuffer::create(context_, bytes); }
 
   std::shared_ptr<Buffer> map_file(const std::string &path, uint64_t offset, uint64_t bytes) override {
@@ -48,8 +54,8 @@ class MetalDevice final : public Device {
   uint64_t weight_alignment() const override { return kWeightAlignment; }
 
  private:
-  const std::shared_ptr<Context> context_;
-  const std::shared_ptr<Shared> shared_;
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace

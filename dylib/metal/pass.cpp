@@ -29,6 +29,7 @@ class MetalPass final : public Pass {
     }
   }
   ~MetalPass() override {
+    const PoolScope pool;
     shared_->scratch.release(scratch_bytes_);
     shared_->input.release(input_bytes_);
   }
