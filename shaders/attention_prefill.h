@@ -29,7 +29,8 @@ static inline void stage(
 {
   const uint runs = SLICE(D) / 8;
   #pragma clang loop unroll(full)
-  for (uint run = lane; run < STAGE_KEYS(T, D) * runs; run += 32) {
+  for (uint i = 0; i < STAGE_KEYS(T, D) * runs / 32; i++) {
+    const uint run = 32 * i + lane;
     const uint key = run / runs;
     const uint column = run % runs * 8;
     float x[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
