@@ -1,8 +1,8 @@
 /** Whole models through the public API on software Metal: the real host code and kernels against the golden values. */
 import { assert, assertEquals } from "@std/assert";
-import { type Internals, loadWith } from "../../src/engine/load.ts";
+import { loadWith } from "../../src/engine/load.ts";
 import { Pass } from "../../ffi/pass.ts";
-import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
+import { cosine, fixtureModel, largest, maxDifference, readGolden, TINY } from "../support/models.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
 import { SoftwareMetal } from "./metal.ts";
 
@@ -11,24 +11,28 @@ const EXACT = { device: "metal", precision: "exact", kvCache: "f32" } as const;
 const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
 const MOST_DISPATCHES = 310; // of a one-row forward
 
-/** Loads a fixture on "metal"; the library is this file's alone, since each test file opens its own. */
-async function open(
-  name: string,
+/** Loads a model on "metal"; the library is this file's alone, since each test file opens its own. */
+async function loadMetal(
+  folder: string,
   options: Parameters<typeof loadWith>[1] = EXACT,
-  internals: Internals = {},
-) {
-  const folder = fixtureModel(name);
-  assert(folder, `Fixture ${name} is missing.`);
-  const golden = await readGolden(folder);
-  const prompts = golden.prompts.filter(({ media }) => !media?.length);
+): Promise<Awaited<ReturnType<typeof loadWith>>> {
   const before = Deno.env.get("MARKBASE_DYLIB");
   Deno.env.set("MARKBASE_DYLIB", (await buildSoftMetalLibrary()).path);
   try {
-    return { model: await loadWith(folder, options, internals), golden, prompts };
+    return await loadWith(folder, options, {});
   } finally {
     if (before === undefined) Deno.env.delete("MARKBASE_DYLIB");
     else Deno.env.set("MARKBASE_DYLIB", before);
   }
+}
+
+/** A fixture on "metal", with its golden values. */
+async function open(name: string, options: Parameters<typeof loadWith>[1] = EXACT) {
+  const folder = fixtureModel(name);
+  assert(folder, `Fixture ${name} is missing.`);
+  const golden = await readGolden(folder);
+  const prompts = golden.prompts.filter(({ media }) => !media?.length);
+  return { model: await loadMetal(folder, options), golden, prompts };
 }
 
 /** Runs of any pass since `forwards.count` was set to 0. */
@@ -144,3 +148,25 @@ Deno.test({
     }
   },
 });
+
+for (const name of ["text_sum", "tool_call"]) {
+  Deno.test({
+    name: `tiny on software Metal answers ${name} as the golden text does`,
+    ignore: !supported,
+    fn: async () => {
+      await using model = await loadMetal(TINY);
+      const path = new URL(`../fixtures/tiny/${name}.json`, import.meta.url);
+      const golden = JSON.parse(await Deno.readTextFile(path));
+      const options = { temperature: 0, tools: golden.tools ?? undefined, thinking: golden.enable_thinking };
+      const reply = await model.chat(golden.messages, options);
+      assertEquals(reply.receipt.promptIds, golden.input_ids);
+      const ids = await collect(
+        model.generate(golden.input_ids, { temperature: 0, maxTokens: golden.output_ids.length + 4 }),
+      );
+      assertEquals(ids, golden.output_ids);
+      assertEquals(reply.usage.completionTokens, ids.length);
+      if (name === "text_sum") assertEquals(reply.text, golden.output_text.replace("<turn|>", ""));
+      else assertEquals(reply.toolCalls.map((call) => call.name), ["get_weather"]);
+    },
+  });
+}
