@@ -1,5 +1,5 @@
 /** Runs many cases on a device, one after another. */
-import type { Case } from "./case.ts";
+import type { TableCase } from "./case.ts";
 import { type CaseDevice, prepare, type Row, runCase } from "./runner.ts";
 
 /** How cases are run. */
@@ -8,18 +8,24 @@ export interface CheckOptions {
   /** ends the check; the generator then throws its reason */ signal?: AbortSignal;
 }
 
+/** A row with what its case is about. */
+export interface CheckedRow extends Row {
+  /** of the case */ variants: readonly string[];
+}
+
 /** A row for each case and precision. The event loop has its turn between cases. */
 export async function* check(
   device: CaseDevice,
-  cases: readonly Case[],
+  cases: readonly TableCase[],
   options: CheckOptions,
-): AsyncGenerator<Row, void, undefined> {
+): AsyncGenerator<CheckedRow, void, undefined> {
   for (const testCase of cases) {
     const prepared = prepare(testCase);
     await new Promise((resolve) => setTimeout(resolve, 0));
     for (const precision of options.precisions) {
       options.signal?.throwIfAborted();
-      yield await runCase(device, prepared, precision === "exact");
+      const row = await runCase(device, prepared, precision === "exact");
+      yield { ...row, variants: testCase.variants };
     }
   }
 }

@@ -11,11 +11,21 @@ export interface Selection {
   missing: string[];
 }
 
-/** Takes again and again the case that is about the most variants still open, for its work. */
+/** Prefers cases that are about nothing else, so that a failure concerns the given variants. */
 export function select(cases: readonly TableCase[], variants: Iterable<string>): Selection {
-  const open = new Set(variants);
+  const wanted = new Set(variants);
+  const open = new Set(wanted);
+  const chosen = [
+    ...take(cases.filter((c) => c.variants.every((variant) => wanted.has(variant))), open),
+    ...take(cases.filter((c) => c.variants.some((variant) => open.has(variant))), open),
+  ];
+  return { cases: chosen, missing: [...open] };
+}
+
+/** Takes again and again the case that is about the most variants in `open`, for its work, and strikes them out. */
+function take(cases: readonly TableCase[], open: Set<string>): TableCase[] {
   const chosen: TableCase[] = [];
-  const left = new Set(cases.filter((c) => c.variants.some((variant) => open.has(variant))));
+  const left = new Set(cases);
   while (open.size > 0) {
     let best: TableCase | undefined;
     let bestScore = 0;
@@ -30,5 +40,5 @@ export function select(cases: readonly TableCase[], variants: Iterable<string>):
     left.delete(best);
     for (const variant of best.variants) open.delete(variant);
   }
-  return { cases: chosen, missing: [...open] };
+  return chosen;
 }

@@ -7,7 +7,7 @@ import type { Warning } from "../warning.ts";
 
 /** How far long work has come. */
 export interface Progress {
-  /** What is done: `library`, `download`, `weights` or `compile`. */
+  /** What is done: `library`, `download`, `self-check`, `weights` or `compile`. */
   stage: string;
   /** Units done. */
   completed: number;
@@ -17,7 +17,10 @@ export interface Progress {
 
 /** How a model is opened. */
 export interface LoadOptions {
-  /** Where it runs; `auto` takes the best device of this machine that works. Default `auto`. */
+  /**
+   * Where it runs. `auto` takes `metal` where there is a Metal GPU that passes its self-check, else `cpu`, with a warning if there
+   * was a GPU. Default `auto`.
+   */
   device?: "auto" | "cpu" | "metal" | "cuda";
   /** `exact`: f32 arithmetic in one fixed order; `fast`: the device's fastest. Default `fast`. */
   precision?: "exact" | "fast";

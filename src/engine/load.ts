@@ -1,10 +1,12 @@
 /** `load`: from a source to a model that runs. */
 import type { Buffer } from "../../ffi/buffer.ts";
-import { Device, type DeviceKind } from "../../ffi/device.ts";
+import type { Device, DeviceKind } from "../../ffi/device.ts";
 import { ChatTemplate, chatTemplateSource } from "../chat/template.ts";
 import { stopTokens } from "../chat/reply.ts";
 import { readText } from "../checkpoint/files.ts";
+import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
+import type { TextWeights } from "../checkpoint/weights.ts";
 import { CheckpointError, HubError, InvalidArgument, MemoryLimit, TokenizerError } from "../errors.ts";
 import { shippedModel } from "../hub/shipped.ts";
 import { DECODE_ROWS } from "../schedule/cost.ts";
@@ -12,6 +14,8 @@ import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/
 import { pageBytes, pageGroups } from "../schedule/groups.ts";
 import type { Limits } from "../schedule/plan.ts";
 import { firstWeightBuffer, textPlan, type TextPlanOptions } from "../schedule/text.ts";
+import { unplacedPlan } from "../schedule/unplaced.ts";
+import { variantsOf } from "../schedule/variants.ts";
 import { loadTokenizer, type Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
 import { pagesAtOnce } from "../cache/sequence.ts";
@@ -19,6 +23,7 @@ import type { LoadOptions, Model } from "./api.ts";
 import { type Budget, DEFAULT_CONTEXT, planBudget } from "./budget.ts";
 import { type CompiledPlan, Forward } from "./forward.ts";
 import { LoadedModel } from "./model.ts";
+import { openDevice } from "./open_device.ts";
 import { checkNames, choice, integer, LOAD_OPTIONS, signalOf } from "./options.ts";
 import { weightsFingerprint } from "./receipt.ts";
 import { layOutWeights, type WeightLayout } from "./weights.ts";
@@ -84,9 +89,14 @@ export async function loadWith(
   ]);
   signal?.throwIfAborted();
   await using stack = new AsyncDisposableStack();
-  const device = stack.use(await openDevice(settings.device, options));
-  const info = device.info();
   const { config } = checkpoint;
+  const opened = await openDevice(settings.device, {
+    ...options,
+    precision: settings.precision,
+    variants: () => variantsNeeded(config, weights, settings.kvCache, internals.fuse),
+  });
+  const device = stack.use(opened.device);
+  const info = device.info();
   const layout = layOutWeights(weights, checkpoint.files, firstWeightBuffer(config), info.weightAlignment);
   const chunkRows = internals.chunkRows ?? CHUNK_ROWS;
   const common = {
@@ -199,7 +209,7 @@ export async function loadWith(
     precision: settings.precision,
     kvFormat: settings.kvCache,
     stops: new Set([...config.tokens.eos, ...(text.tokenizer ? stopTokens(text.tokenizer) : [])]),
-    warnings: loadWarnings(checkpoint, settings.contextLength, budget),
+    warnings: [...opened.warnings, ...loadWarnings(checkpoint, settings.contextLength, budget)],
     fingerprint,
     weightBytes: layout.weightBytes,
     mappedBytes,
@@ -308,13 +318,17 @@ async function openText(
   return { tokenizer, template };
 }
 
-async function openDevice(kind: "auto" | DeviceKind, options: LoadOptions): Promise<Device> {
-  const report = options.onProgress;
-  return await Device.open(kind === "auto" ? "cpu" : kind, {
-    cache: options.cache,
-    signal: options.signal,
-    onProgress: report && ((completed, total) => report({ stage: "library", completed, total })),
-  });
+/** Every variant of an op that runs of this model may need. */
+function variantsNeeded(
+  config: ModelConfig,
+  weights: TextWeights,
+  kvFormat: "f16" | "f32",
+  fuse: boolean | undefined,
+): Set<string> {
+  const ops = (["prefill", "decode"] as const).flatMap((variant) =>
+    unplacedPlan(config, weights, { variant, rows: DECODE_ROWS, kvFormat, fuse }).plan.ops
+  );
+  return variantsOf(ops);
 }
 
 /** The weight buffers of a layout: mapped files, and one with copies of what cannot be used in place. */

@@ -327,7 +327,7 @@ export class LoadedModel implements Model {
     yield* replyParts(this.#draws(timeline, settings, true), reader, settings.stop, {
       promptTokens: prompt.length,
       cachedTokens: timeline.sequence.length,
-      warnings,
+      warnings: [...this.warnings, ...warnings],
       receipt,
       contextLength,
     });

@@ -8,8 +8,7 @@ import { type Machine, machineNamed, MACHINES, secondsOn } from "./machines.ts";
 import type { Op } from "./ops.ts";
 import { phantomWeights } from "./phantom.ts";
 import type { Tensor } from "./tensor.ts";
-import { textPlan } from "./text.ts";
-import { planTensor } from "./weight.ts";
+import { unplacedPlan } from "./unplaced.ts";
 
 /** What to explain. */
 export interface ExplainOptions {
@@ -93,23 +92,7 @@ export function explainPlan(
   );
   const variant = rows <= DECODE_ROWS ? "decode" : "prefill";
   const groups = pageGroups(config);
-  const tensors = new Map<object, Tensor>();
-  const plan = textPlan(config, weights, {
-    buffers: [{ name: "weights", bytes: 1 }],
-    tensor: (weight) => {
-      let tensor = tensors.get(weight);
-      if (!tensor) {
-        tensors.set(weight, tensor = planTensor(weight, () => ({ buffer: 1 + groups.length, offset: 0 })));
-      }
-      return tensor;
-    },
-  }, {
-    variant,
-    limits: { rows, out_rows: rows, sequences: 1, pages: 1 },
-    kvFormat,
-    kvPages: groups.map(() => 1),
-    exact: true,
-  });
+  const { plan, tensors } = unplacedPlan(config, weights, { variant, rows, kvFormat });
   const shape = { rows, outRows: variant === "decode" ? rows : 1, context };
   const ops = plan.ops.map((op): ExplainedOp => {
     const cost = costOf(op, shape);
@@ -132,7 +115,7 @@ export function explainPlan(
       hiddenSize: config.hiddenSize,
       vocabularySize: config.vocabularySize,
       perLayerInputSize: config.perLayerInputSize,
-      weightBytes: [...tensors.values()].reduce((total, tensor) => total + storedBytes(tensor), 0),
+      weightBytes: tensors.reduce((total, tensor) => total + storedBytes(tensor), 0),
     },
     device: machine,
     variant,
