@@ -1,0 +1,74 @@
+/** Which cases the self-check takes, and that they are loaded only for it. */
+import { assert, assertEquals } from "@std/assert";
+import { allCases } from "../../src/conformance/cases.ts";
+import { select } from "../../src/conformance/select.ts";
+import { variantsOf } from "../../src/schedule/variants.ts";
+import { fixture } from "../oracle/model.ts";
+import { fixtureModel, TINY } from "../support/models.ts";
+
+const cases = allCases();
+
+/** Fixtures that this version can plan; those that are absent are skipped and named. */
+const MODELS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "12b", "31b", "31b-mlx-4bit"];
+
+Deno.test("there is a case of every variant that a model needs, and few cases have them all", async () => {
+  const folders = [TINY];
+  for (const name of MODELS) {
+    const folder = fixtureModel(name);
+    if (folder) folders.push(folder);
+    else console.log(`  skipped: the fixture ${name} is absent`);
+  }
+  for (const folder of folders) {
+    const model = await fixture(folder);
+    for (const fuse of [true, false]) {
+      const plans = (["prefill", "decode"] as const).map((variant) => model.plan({ variant, fuse, exact: true }));
+      const variants = variantsOf(plans.flatMap((plan) => plan.ops));
+      const chosen = select(cases, variants);
+      assertEquals(chosen.missing, [], folder);
+      assert(chosen.cases.length <= 60, `${folder}: ${chosen.cases.length} cases`);
+      const work = chosen.cases.reduce((sum, c) => sum + c.work, 0);
+      assert(work < 3e7, `${folder}: ${work} multiplications`);
+      const covered = new Set(chosen.cases.flatMap((c) => c.variants));
+      for (const variant of variants) assert(covered.has(variant), variant);
+    }
+  }
+});
+
+Deno.test("every case is about something, and a case is chosen once", () => {
+  for (const c of cases) assert(c.variants.length > 0 && c.work > 0, `${c.op} ${c.name}`);
+  const { cases: chosen, missing } = select(cases, cases.flatMap((c) => c.variants));
+  assertEquals(missing, []);
+  assertEquals(new Set(chosen).size, chosen.length);
+  assert(chosen.length < cases.length / 4, `${chosen.length} of ${cases.length}`);
+});
+
+Deno.test("a variant of no case is missing, not forgotten", () => {
+  assertEquals(select(cases, ["gather", "no such thing"]).missing, ["no such thing"]);
+});
+
+Deno.test("importing mod.ts loads neither cases nor references", async () => {
+  const root = new URL("../../", import.meta.url);
+  const { stdout } = await new Deno.Command(Deno.execPath(), {
+    args: ["info", "--json", new URL("mod.ts", root).href],
+    stderr: "inherit",
+  }).output();
+  interface Dependency {
+    code?: { specifier: string };
+    isDynamic?: boolean;
+  }
+  const { modules }: { modules: { specifier: string; dependencies?: Dependency[] }[] } = JSON.parse(
+    new TextDecoder().decode(stdout),
+  );
+  const bySpecifier = new Map(modules.map((module) => [module.specifier, module]));
+  const reach = (dynamic: boolean) => {
+    const seen = new Set([new URL("mod.ts", root).href]);
+    for (const specifier of seen) {
+      for (const { code, isDynamic } of bySpecifier.get(specifier)?.dependencies ?? []) {
+        if (code && (dynamic || !isDynamic)) seen.add(code.specifier);
+      }
+    }
+    return [...seen].filter((specifier) => specifier.includes("/src/conformance/"));
+  };
+  assertEquals(reach(false), []);
+  assert(reach(true).some((specifier) => specifier.endsWith("/oracle/run.ts")));
+});
