@@ -1,14 +1,16 @@
 /**
- * All that needs a GPU machine, in one call: conformance, golden models, kernel timings, whole forwards, memory.
+ * All that needs a GPU machine, in one call: conformance, golden models, kernel timings, whole forwards, memory. Each section runs
+ * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
  *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only env,conformance,models,kernels,forward] [--shape e4b]
  *         [--op linear] [--weights FOLDER]
  *
- * Full-size random weights are made where it runs. Writes `device.json` into the folder and prints a table at the end.
- * `bench/device_pack.ts` readies a machine without a network or compiler.
+ * Full-size random weights are made where it runs. Writes a JSON file for each section into the folder and prints all tables
+ * once more at the end. `bench/device_pack.ts` readies a machine without a network or compiler.
  */
 import { parseFlags } from "../src/cli/args.ts";
 import { Device, type DeviceKind } from "../ffi/device.ts";
+import { allCases } from "../src/conformance/cases.ts";
 import { conformance } from "./device/conformance.ts";
 import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/forward.ts";
 import { copyBandwidth, type KernelTiming, timeKernels } from "./device/kernels.ts";
@@ -24,54 +26,88 @@ const { values } = parseFlags(Deno.args, {
   weights: { type: "string", help: "folder for the random weights" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
-const sections = new Set((values.only ?? "conformance,models,kernels,forward").split(","));
+const SECTIONS = ["models", "kernels", "forward", "conformance"];
+const sections = values.only?.split(",") ?? SECTIONS;
 const shapeName = values.shape ?? "e4b";
 const CONTEXTS = [128, 1024, 8192];
 const LONGEST = 8192;
+const SECTION_SECONDS = 170;
 
 const report: Record<string, unknown> = {};
-const table: string[] = [];
-const say = (line: string) => {
-  table.push(line);
-  console.log(line);
-};
+const say = (line: string) => console.log(line);
 const us = (seconds: number) => (seconds * 1e6).toFixed(1).padStart(8);
 const ms = (seconds: number) => (seconds * 1e3).toFixed(3);
 const percent = (share: number) => `${(100 * share).toFixed(0)}%`.padStart(4);
 
-/** Runs one section; a failure is part of the report, and the others run all the same. */
-async function section(name: string, run: () => Promise<void>): Promise<void> {
-  if (!sections.has(name)) return;
+/** Runs a section, or one op of the conformance table, in another process; returns its table. */
+async function child(name: string, op?: string): Promise<string> {
+  const flags = Object.entries({ ...values, only: name, op }).flatMap(([flag, value]) =>
+    value === undefined ? [] : [`--${flag}`, String(value)]
+  );
+  const args = [
+    "run",
+    "-A",
+    "--no-check",
+    "--no-lock",
+    "--cached-only",
+    new URL(import.meta.url).pathname,
+    ...flags,
+  ];
+  const signal = AbortSignal.timeout(SECTION_SECONDS * 1e3);
   const started = performance.now();
+  const { code, stdout } = await new Deno.Command(Deno.execPath(), { args, signal, stderr: "inherit" })
+    .output();
+  const text = new TextDecoder().decode(stdout);
+  console.log(text);
+  const what = op === undefined ? name : `${name} ${op}`;
+  const seconds = ((performance.now() - started) / 1e3).toFixed(1);
+  return `${text}-- ${what}: ${seconds} s${code === 0 ? "" : `, ended with status ${code}`}\n`;
+}
+
+async function save(name: string): Promise<void> {
+  if (values.out === undefined) return;
+  await Deno.mkdir(values.out, { recursive: true });
+  const file = `${values.out}/${name}.json`;
+  // The ops of the conformance table come from processes of their own.
+  const before = name === "conformance" ? JSON.parse(await Deno.readTextFile(file).catch(() => "[]")) : [];
+  const all = name === "conformance" ? [...before, { op: values.op, ...report }] : report;
+  await Deno.writeTextFile(file, JSON.stringify(all, null, 1));
+}
+
+if (sections.length > 1 || (sections[0] === "conformance" && values.op === undefined)) {
+  const tables: string[] = [];
+  for (const name of sections) {
+    const table = values.op === undefined ? allCases().map(({ op }) => op) : [values.op];
+    const ops = name === "conformance" ? [...new Set(table)] : [undefined];
+    for (const op of ops) tables.push(await child(name, op));
+  }
+  console.log(`\n==== all tables\n${tables.join("")}`);
+  Deno.exit(0);
+}
+
+/** Runs the section if it is the one of this process. */
+async function section(name: string, run: () => Promise<void>): Promise<void> {
+  if (sections[0] !== name) return;
   try {
     await run();
   } catch (error) {
     const text = error instanceof Error ? error.stack ?? error.message : String(error);
-    report[`${name}.failure`] = text;
+    report.failure = text;
     say(`${name} FAILED: ${text}`);
   }
-  console.log(`-- ${name}: ${((performance.now() - started) / 1e3).toFixed(1)} s`);
-  await save();
-}
-
-async function save(): Promise<void> {
-  if (values.out === undefined) return;
-  await Deno.mkdir(values.out, { recursive: true });
-  await Deno.writeTextFile(`${values.out}/device.json`, JSON.stringify(report, null, 1));
+  await save(name);
 }
 
 using device = await Device.open(kind);
 const info = device.info();
 report.device = info;
-say(
-  `device       ${info.name}, ${info.level}, ${info.system ?? ""}, ${
-    (info.memoryBytes / 2 ** 30).toFixed(0)
-  } GiB`,
-);
-const bandwidth = kind === "cuda" ? copyBandwidth(device) : 0;
-report.copyBandwidth = bandwidth;
-say(`copy         ${(bandwidth / 1e9).toFixed(0)} GB/s (bytes read and written)`);
-await save();
+const bandwidth = sections[0] === "kernels" || sections[0] === "forward" ? copyBandwidth(device) : 0;
+if (bandwidth > 0) {
+  report.copyBandwidth = bandwidth;
+  const gibibytes = (info.memoryBytes / 2 ** 30).toFixed(0);
+  say(`device       ${info.name}, ${info.level}, ${info.system ?? ""}, ${gibibytes} GiB`);
+  say(`copy         ${(bandwidth / 1e9).toFixed(0)} GB/s (bytes read and written)`);
+}
 
 await section("conformance", async () => {
   const result = await conformance(device, values.op);
@@ -110,7 +146,7 @@ await section("kernels", async () => {
         (weightBytes / 1e6).toFixed(1).padStart(6)
       } MB ${(bytesPerSecond / 1e9).toFixed(0).padStart(5)} GB/s ${
         bandwidth > 0 ? percent(bytesPerSecond / bandwidth) : ""
-      }  ${kernels}`,
+      }  ${rows === 1 ? kernels : ""}`,
     );
   }
 });
@@ -169,5 +205,3 @@ await section("forward", async () => {
     if (values.weights === undefined) await Deno.remove(folder, { recursive: true });
   }
 });
-
-console.log(`\n${table.join("\n")}`);

@@ -56,7 +56,7 @@ try {
   const only = Deno.args[0] === undefined ? "" : ` --only ${Deno.args[0]}`;
   console.log(
     `python3 -c "${python}" && chmod +x /tmp/deno && export DENO_DIR=/tmp/pack/deno MARKBASE_CACHE=/tmp/pack/cache DENO_NO_UPDATE_CHECK=1 && ` +
-      `/tmp/deno run -A --no-check --no-lock --cached-only bench/device.ts --out $OUT${only}`,
+      `/tmp/deno run -A --no-check --no-lock --cached-only bench/device.ts --out $OUT${only} 2>&1 | tee $OUT/log.txt | tail -c 11500`,
   );
   const bytes = (await Array.fromAsync(Deno.readDir(FOLDER)))
     .reduce((sum, { name }) => sum + Deno.statSync(`${FOLDER}/${name}`).size, 0);

@@ -2,10 +2,10 @@
 import type { Buffer } from "../../ffi/buffer.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
-import { openCheckpoint } from "../../src/checkpoint/open.ts";
+import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
 import { CANDIDATE_OUTPUTS } from "../../src/engine/forward.ts";
 import { encodeInput } from "../../src/engine/input.ts";
-import { layOutWeights } from "../../src/engine/weights.ts";
+import { layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
 import { costOf } from "../../src/schedule/cost.ts";
 import { pageBytes, pageGroups } from "../../src/schedule/groups.ts";
 import { tensorBytes } from "../../src/schedule/plan.ts";
@@ -64,7 +64,6 @@ export class ForwardBench implements Disposable {
       firstWeightBuffer(config),
       device.info().weightAlignment,
     );
-    if (layout.copiedBytes > 0) throw new Error("this benchmark takes checkpoints whose tensors are aligned");
     const groups = pageGroups(config);
     const pages = Math.ceil(context / PAGE) + 1;
     const common = { kvFormat: "f16", kvPages: groups.map(() => pages), exact: false } as const;
@@ -91,12 +90,7 @@ export class ForwardBench implements Disposable {
       device.createBuffer(Math.max(plans.prefill.buffers[0].bytes, plans.decode.buffers[0].bytes)),
     );
     const kv = groups.map((group) => scope.use(device.createBuffer(pages * pageBytes(group, "f16"))));
-    const files: Buffer[] = [];
-    for (const file of layout.mapped) {
-      files.push(
-        scope.use(await device.mapFile(checkpoint.files[file].path, 0, checkpoint.files[file].size)),
-      );
-    }
+    const files = await placeWeights(device, checkpoint, layout, scope);
     const compile = async (plan: TextPlan) => ({
       plan,
       pass: scope.use(await device.compile(plan, [arena, ...kv, ...files])),
@@ -186,4 +180,25 @@ export class ForwardBench implements Disposable {
     });
     return [...shares.values()].sort((a, b) => b.seconds - a.seconds);
   }
+}
+
+/** The weight buffers of a layout: files as they are, and one with what is not aligned in them. */
+async function placeWeights(
+  device: Device,
+  { files }: Checkpoint,
+  layout: WeightLayout,
+  scope: DisposableStack,
+): Promise<Buffer[]> {
+  using temporary = new DisposableStack();
+  const map = (file: number) => device.mapFile(files[file].path, 0, files[file].size);
+  const mapped = new Map<number, Buffer>();
+  for (const file of layout.mapped) mapped.set(file, scope.use(await map(file)));
+  const buffers = [...mapped.values()];
+  if (layout.copiedBytes === 0) return buffers;
+  const copied = scope.use(device.createBuffer(layout.copiedBytes));
+  for (const { file, offset, length, to } of layout.copies) {
+    if (!mapped.has(file)) mapped.set(file, temporary.use(await map(file)));
+    copied.copy(to, mapped.get(file)!, offset, length);
+  }
+  return [...buffers, copied];
 }

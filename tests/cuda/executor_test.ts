@@ -1,0 +1,305 @@
+/** The CUDA executor on a driver that notes every call. Kernels do nothing there; bench/device.ts runs them on a real GPU. */
+import { assert, assertEquals, assertRejects, assertStringIncludes, assertThrows } from "@std/assert";
+import type { Buffer } from "../../ffi/buffer.ts";
+import { Device } from "../../ffi/device.ts";
+import type { Pass } from "../../ffi/pass.ts";
+import { encodeInput } from "../../src/engine/input.ts";
+import { DeviceError } from "../../src/errors.ts";
+import type { Op } from "../../src/schedule/ops.ts";
+import type { Plan } from "../../src/schedule/plan.ts";
+import type { Tensor } from "../../src/schedule/tensor.ts";
+import { FakeDriver, noPtx } from "./fake.ts";
+
+Deno.test("without an NVIDIA driver the cuda device says so and names what is missing", async () => {
+  const installed = Deno.env.get("MARKBASE_LIBCUDA")!;
+  Deno.env.set("MARKBASE_LIBCUDA", "/nowhere/libcuda.so.1");
+  const error = await assertRejects(() => Device.open("cuda"), DeviceError);
+  Deno.env.set("MARKBASE_LIBCUDA", installed);
+  assertEquals(error.code, "no_device");
+  assertStringIncludes(error.message, "/nowhere/libcuda.so.1");
+});
+
+const lacking = await noPtx();
+const ignore = lacking !== undefined;
+if (ignore) console.log(`tests of the CUDA executor are skipped: ${lacking}`);
+const fake = await FakeDriver.install();
+
+const WIDTH = 64;
+const ROWS = 40;
+
+/** Activations in one arena: `count` tensors of `ROWS` rows. */
+function activations(count: number): Tensor[] {
+  return Array.from({ length: count }, (_, i) => ({
+    name: `t${i}`,
+    format: { kind: "f32" },
+    shape: ["rows", WIDTH],
+    buffer: 0,
+    offset: i * ROWS * WIDTH * 4,
+  }));
+}
+
+function plan(ops: Op[], tensors: Tensor[], options: Partial<Plan> = {}): Plan {
+  return {
+    limits: { rows: ROWS, out_rows: 1, sequences: 1, pages: 1 },
+    buffers: [{ name: "arena", bytes: tensors.length * ROWS * WIDTH * 4, writable: true }],
+    ops,
+    outputs: tensors.slice(-1),
+    groups: 0,
+    vocabularySize: 10,
+    exact: false,
+    checkFinite: false,
+    ...options,
+  };
+}
+
+const add = (a: Tensor, b: Tensor, y: Tensor): Op => ({ kind: "add", a, b, y, aScale: 1, bScale: 1 });
+
+function input(rows: number, outputMask = 0): Uint8Array<ArrayBuffer> {
+  return encodeInput({
+    rows: Array.from(
+      { length: rows },
+      (_, position) => ({ token: 1, position, sequence: 0, rowClass: "decode" }),
+    ),
+    outputs: [],
+    sequences: [[]],
+    groups: 0,
+    vocabularySize: 10,
+    outputMask,
+  });
+}
+
+/** A compiled plan with its device. */
+async function compiled(
+  make: (tensors: Tensor[]) => Op[],
+  count: number,
+  options: { plan?: Partial<Plan>; timeKernels?: boolean } = {},
+): Promise<{ device: Device; arena: Buffer; pass: Pass } & Disposable> {
+  using scope = new DisposableStack();
+  const device = scope.use(await Device.open("cuda", { timeKernels: options.timeKernels }));
+  const tensors = activations(count);
+  const made = plan(make(tensors), tensors, options.plan);
+  const arena = scope.use(device.createBuffer(made.buffers[0].bytes));
+  const pass = scope.use(await device.compile(made, [arena]));
+  const kept = scope.move();
+  return { device, arena, pass, [Symbol.dispose]: () => kept.dispose() };
+}
+
+/** Runs a test with a fresh count of calls; after it nothing may be left alive in the driver. */
+function test(name: string, run: () => Promise<void>) {
+  Deno.test({
+    name,
+    ignore,
+    async fn() {
+      fake.reset();
+      await run();
+      for (
+        const kind of [
+          "allocations",
+          "streams",
+          "events",
+          "modules",
+          "graphs",
+          "executables",
+          "contexts",
+        ] as const
+      ) {
+        assertEquals(fake.live(kind), 0, `${kind} are left`);
+      }
+    },
+  });
+}
+
+test("the device tells what the GPU is", async () => {
+  using device = await Device.open("cuda");
+  const info = device.info();
+  assertEquals([info.kind, info.name, info.level], ["cuda", "Fake GPU", "sm_90"]);
+  assertEquals([info.memoryBytes, info.unifiedMemory, info.multiprocessors], [8 * 2 ** 30, false, 100]);
+  assertEquals(info.system, "CUDA 13.0");
+});
+
+test("a GPU that is not there is refused by number", async () => {
+  const error = await assertRejects(() => Device.open("cuda", { ordinal: 3 }), DeviceError);
+  assertEquals(error.code, "no_device");
+  assertStringIncludes(error.message, "GPU 3");
+});
+
+test("buffers are zero at first and keep what is written, filled and copied", async () => {
+  using device = await Device.open("cuda");
+  using a = device.createBuffer(1000);
+  using b = device.createBuffer(500);
+  const read = new Uint8Array(1000);
+  a.read(0, read);
+  assert(read.every((byte) => byte === 0));
+  a.write(10, Uint8Array.from([1, 2, 3]));
+  a.fill(20, 5, 7);
+  b.copy(100, a, 8, 20);
+  const copied = new Uint8Array(20);
+  b.read(100, copied);
+  assertEquals([...copied], [0, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 0, 0, 0]);
+});
+
+test("a file is copied to the GPU in parts through two staging buffers and counted as mapped", async () => {
+  using device = await Device.open("cuda");
+  const path = await Deno.makeTempFile();
+  try {
+    const bytes = new Uint8Array(100_000_003);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = (i * 2654435761) >>> 24;
+    await Deno.writeFile(path, bytes);
+    const [offset, length] = [12_345, bytes.length - 20_000];
+    fake.reset();
+    using file = await device.mapFile(path, offset, length);
+    assertEquals(fake.count("cuMemcpyHtoDAsync"), 3);
+    assertEquals(fake.count("cuMemHostAlloc"), 2);
+    const read = new Uint8Array(length);
+    file.read(0, read);
+    assertEquals(read.findIndex((byte, i) => byte !== bytes[offset + i]), -1);
+    assertEquals(device.memory().mapped, length);
+    assertThrows(() => file.write(0, new Uint8Array(1)));
+    assertEquals((await assertRejects(() => device.mapFile(path, 5, bytes.length), DeviceError)).code, "io");
+  } finally {
+    await Deno.remove(path);
+  }
+});
+
+test("a run is one copy, one graph and one wait, with its outputs copied along", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  const { pass, arena } = scope;
+  const values = Float32Array.from({ length: WIDTH * 2 }, (_, i) => i + 1);
+  arena.write(2 * ROWS * WIDTH * 4, values);
+  const output = new Float32Array(WIDTH * 2);
+  await pass.run(input(2, 1), output);
+  fake.reset();
+  const { commandBuffers, waits, dispatches } = await pass.run(input(2, 1), output);
+  assertEquals([commandBuffers, waits, dispatches], [1, 1, 1]);
+  assertEquals(fake.count("cuMemcpyHtoDAsync"), 1);
+  assertEquals(fake.count("cuGraphLaunch"), 1);
+  assertEquals(fake.count("cuMemcpyDtoHAsync"), 1);
+  assertEquals(fake.count("cuStreamSynchronize"), 1);
+  assertEquals(fake.count("cuGraphInstantiate"), 0);
+  assertEquals(output, values);
+});
+
+test("independent ops may run at once, dependent ones follow those that they need and no others", async () => {
+  using scope = await compiled(
+    ([a, b, c, d, e, f, g]) => [
+      add(a, b, c), // 1
+      add(a, b, d), // 2
+      add(c, d, e), // 3, after both
+      add(a, e, f), // 4, after 3
+      add(d, f, g), // 5, after 4, which follows 2
+      add(a, b, c), // 6 writes what 3 reads
+    ],
+    7,
+  );
+  await scope.pass.run(input(3));
+  const nodes = fake.nodes();
+  assertEquals(nodes.map(({ after }) => after), [[], [0], [0], [1, 2], [3], [4], [3], [5, 6]]);
+  assertEquals([nodes[0].name, nodes[7].name], ["event", "event"]);
+  for (const { name } of nodes.slice(1, 7)) assert(name.startsWith("k_"), name);
+});
+
+test("a graph is built once for each shape and the least recently used ones are given up", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  const { pass } = scope;
+  for (const rows of [1, 2, 1, 2, 1]) await pass.run(input(rows));
+  assertEquals(fake.count("cuGraphInstantiate"), 2);
+  for (let rows = 3; rows <= ROWS; rows++) await pass.run(input(rows));
+  assertEquals(fake.count("cuGraphInstantiate"), ROWS);
+  assertEquals(fake.live("executables"), 32);
+  await pass.run(input(1));
+  assertEquals(fake.count("cuGraphInstantiate"), ROWS + 1);
+});
+
+test("the same shape gives the same arguments, another number of rows others", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  const detail = async (rows: number) => {
+    await scope.pass.run(input(rows));
+    return fake.nodes()[1].detail;
+  };
+  const one = await detail(1), two = await detail(20);
+  assert(one !== two, one);
+});
+
+test("where kernels are timed they run one after another, and the pass tells the time of each op", async () => {
+  using scope = await compiled(([a, b, c, d]) => [add(a, b, c), add(a, b, d)], 4, { timeKernels: true });
+  const { pass } = scope;
+  assertEquals(pass.info().kernels[0].seconds, undefined);
+  await pass.run(input(2));
+  assertEquals(fake.nodes().map(({ after }) => after), [[], [0], [1], [2], [3]]);
+  for (const { seconds } of pass.info().kernels) assert(seconds !== undefined && seconds > 0);
+});
+
+test("the check for NaN runs each op alone and names the first that breaks", async () => {
+  using scope = await compiled(([a, b, c, d]) => [add(a, b, c), add(a, b, d)], 4, {
+    plan: { checkFinite: true },
+  });
+  const { pass, arena } = scope;
+  await pass.run(input(2));
+  assertEquals(fake.count("cuGraphLaunch"), 2);
+  arena.write(3 * ROWS * WIDTH * 4, Float32Array.of(NaN));
+  const error = await assertRejects(() => pass.run(input(2)), DeviceError);
+  assertEquals(error.code, "not_finite");
+});
+
+test("a cancelled pass does not reach the GPU", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  const aborted = AbortSignal.abort(new Error("enough"));
+  await assertRejects(
+    () => scope.pass.run(input(1), new Uint8Array(0), { signal: aborted }),
+    Error,
+    "enough",
+  );
+  assertEquals(fake.count("cuGraphLaunch"), 0);
+});
+
+test("a kernel that the driver does not compile is an unsupported one, with the driver's log", async () => {
+  fake.fail("cuModuleLoadDataEx", 218);
+  const error = await assertRejects(() => compiled(([a, b, y]) => [add(a, b, y)], 3), DeviceError);
+  assertEquals(error.code, "unsupported");
+  assertStringIncludes(error.message, "line 7; error: planted");
+});
+
+test("memory that the GPU does not have is an out_of_memory with the free bytes", async () => {
+  using device = await Device.open("cuda");
+  const error = assertThrows(() => device.createBuffer(9 * 2 ** 30), DeviceError);
+  assertEquals(error.code, "out_of_memory");
+  assertStringIncludes(error.message, "123 of its");
+  using small = device.createBuffer(10);
+  assertEquals(small.size, 10);
+});
+
+test("a graph that cannot be made leaves the device usable", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  fake.fail("cuGraphAddKernelNode", 2);
+  assertEquals((await assertRejects(() => scope.pass.run(input(1)), DeviceError)).code, "out_of_memory");
+  await scope.pass.run(input(1));
+});
+
+test("a memory fault loses the device for good, and later calls tell why", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  await scope.pass.run(input(1));
+  fake.fail("cuStreamSynchronize", 700);
+  const first = await assertRejects(() => scope.pass.run(input(1)), DeviceError);
+  assertEquals(first.code, "device_lost");
+  assertStringIncludes(first.message, "FAKE_ERROR_700");
+  const second = await assertRejects(() => scope.pass.run(input(1)), DeviceError);
+  assertEquals(second.code, "device_lost");
+  assertStringIncludes(second.message, "since an earlier failure");
+  assertThrows(() => scope.device.createBuffer(10), DeviceError, "FAKE_ERROR_700");
+});
+
+test("a launch that takes too long is a timeout", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  fake.fail("cuStreamSynchronize", 702);
+  assertEquals((await assertRejects(() => scope.pass.run(input(1)), DeviceError)).code, "timeout");
+});
+
+test("calls from several threads at once each have the context", async () => {
+  using scope = await compiled(([a, b, y]) => [add(a, b, y)], 3);
+  const { pass, arena } = scope;
+  const jobs = Array.from({ length: 40 }, async (_, i) => {
+    if (i % 2 === 0) await pass.run(input(1 + i % 5));
+    else await arena.readAsync(0, new Uint8Array(4096));
+  });
+  await Promise.all(jobs);
+});
