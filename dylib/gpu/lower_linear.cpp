@@ -15,6 +15,8 @@ constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
 constexpr uint32_t kBlockChunks = 16;       // chunks of a block: half a simdgroup
 constexpr uint32_t kStagedBytes = 32000;    // of threadgroup memory for u; the rest holds partial sums
 constexpr uint32_t kDefaultCores = 32;      // where the device does not tell
+constexpr uint32_t kResidentOfCore = 3;     // threadgroups of the one-row kernel that a core holds at once
+constexpr uint32_t kDefaultResident = 512;  // of all cores, where the device does not tell how many it has
 
 enum Slot : uint32_t { kX, kResidual, kPostNorm, kScalar, kHOut, kPreNorm, kW0, kBias0 = kW0 + 3, kOther = 12, kY = 13 };
 
@@ -70,12 +72,12 @@ Split split_of(const Part &part, uint32_t cores) {
   for (size_t i = 0; i < part.weights.size(); i++) outputs += part.n(i);
   Split best{blocks, 1, 2};
   double best_score = 0;
-  for (const uint32_t nr : {4u, 2u}) {
+  for (const uint32_t nr : {2u, 4u}) {
     for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
-      // Lanes that have work in the last turn, and simdgroups in flight: 16 for each core keep its memory busy.
+      // Slices that have work in the last turn, and simdgroups in flight: 16 for each core keep its memory busy.
       const double even = static_cast<double>(blocks) / (divide_up(blocks, slices) * slices);
       const double simdgroups = static_cast<double>(divide_up(outputs, 2 * nr)) * slices / (16.0 * cores);
-      const double score = even * std::min(1.0, simdgroups) * (nr == 4 ? 1.0 : 0.9);
+      const double score = even * std::min(1.0, simdgroups) * (nr == 2 ? 1.0 : 0.9);  // fewer registers: more in flight
       if (score > best_score * 1.001) best = {blocks, slices, nr}, best_score = score;
     }
   }
@@ -269,10 +271,10 @@ class Linear {
     p.phases = divide_up(uint64_t{split.blocks} * block_bytes, kStagedBytes);
     p.phase_blocks = divide_up(split.blocks, p.phases);
     p.phases = divide_up(split.blocks, p.phase_blocks);
-    // Several row groups to a simdgroup where there are many, so that the prologue is done less often.
-    const uint32_t at_once = kSimdgroups / split.slices;
-    const uint32_t threadgroups = divide_up(p.groups, at_once);
-    p.iterations = std::clamp(threadgroups / (8 * cores), 1u, 8u);
+    // All threadgroups at once, each with several row groups where there are many, so that the prologue is done once a place.
+    const uint32_t threadgroups = divide_up(p.groups, kSimdgroups / split.slices);
+    const uint32_t resident = e_.limits.cores != 0 ? kResidentOfCore * cores : kDefaultResident;
+    p.iterations = divide_up(threadgroups, resident);
     const std::string format = weight_format_name(part.first());
     Launch launch("matvec_" + weight_family_name(part.first()),
                   "matvec_" + format + "_r1_n" + std::to_string(split.rows_of_half));
