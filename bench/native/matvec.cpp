@@ -126,7 +126,7 @@ void bench_shape(const Shape &s, const std::vector<std::string> &folders, double
       const Function f = load(folder, "matvec_affine4_bf16_r1_n" + std::to_string(nr));
       if (!f.handle) continue;
       for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
-        for (const uint32_t iterations : {1u, 2u, 3u, 4u, 6u, 8u}) {
+        for (const uint32_t iterations : {1u, 2u, 3u, 4u, 6u, 8u, 11u, 16u, 21u, 32u}) {
           MatvecParams p{};
           p.stream.k = s.k;
           p.stream.eps = 1e-6f;
