@@ -104,10 +104,30 @@ Deno.test("explain needs no weights", async () => {
 
 Deno.test("doctor checks the machine and says what it lacks", async () => {
   const { code, stdout } = await markbase(["doctor", "--json"]);
-  const findings: { name: string; state: string }[] = JSON.parse(stdout);
+  const findings: {
+    name: string;
+    state: string;
+    conformance?: { ops: { op: string; cases: number; failed: number }[]; failures: string[] };
+  }[] = JSON.parse(stdout);
   assertEquals(code, 0);
+  const { ops, failures } = findings.find((finding) => finding.name === "cpu")!.conformance!;
+  assertEquals(failures, []);
+  assertEquals(ops.length, 13);
+  for (const { op, cases, failed } of ops) assert(cases > 0 && failed === 0, op);
   assertEquals(findings.find((finding) => finding.name === "cpu")?.state, "ok");
   assertEquals(findings.find((finding) => finding.name === "model")?.state, "ok");
+});
+
+Deno.test("doctor prints a line for each op, and fails when the device that it is asked about is absent", async () => {
+  const { code, stdout } = await markbase(["doctor", "--device", "cpu", "--quick"]);
+  assertEquals(code, 0, stdout);
+  assertMatch(stdout, /^ok +cpu: .*26 runs of 13 cases agree with the reference/m);
+  assertMatch(stdout, /^ +linear +1 +\d\.\de-\d+ +1\.0e-5 +\d\.\de-\d+ +1\.0e-2 +ok$/m);
+  assert(!stdout.includes("cuda:"), stdout);
+  const both = await markbase(["doctor", "--full", "--quick"]);
+  assertEquals(both.code, 2);
+  const unknown = await markbase(["doctor", "--device", "tpu"]);
+  assertEquals(unknown.code, 2);
 });
 
 Deno.test("wrong usage exits with 2 and says what is right", async () => {
