@@ -116,7 +116,7 @@ await section("conformance", async () => {
   for (const { op, precision, cases, failed, worst } of result.summary) {
     say(`conformance  ${op} ${precision}: ${cases - failed} of ${cases}, worst ${worst.toExponential(1)}`);
   }
-  for (const row of result.failures.slice(0, 25)) {
+  for (const row of result.failures.slice(0, 6)) {
     say(
       `  FAIL ${row.op} ${row.case} ${row.precision}: ${row.error.toExponential(1)} > ${row.tolerance} ${
         row.reason?.slice(0, 200) ?? ""
@@ -192,7 +192,7 @@ await section("forward", async () => {
       tables[`${what} ${rows} at ${context}`] = shares;
       const sum = shares.reduce((total, { seconds }) => total + seconds, 0);
       say(`kernels of   ${what} ${rows} at ${context}: ${ms(sum)} ms one after another`);
-      for (const { kernel, ops, seconds, bytes } of shares.slice(0, 24)) {
+      for (const { kernel, ops, seconds, bytes } of shares.slice(0, 12)) {
         say(
           `  ${percent(seconds / sum)} ${String(ops).padStart(3)} × ${us(seconds / ops)} us ${
             (bytes / seconds / 1e9).toFixed(0).padStart(5)

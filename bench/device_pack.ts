@@ -1,6 +1,6 @@
 /**
  * Readies `.device` for `bench/device.ts` on a machine that has a GPU but no network, compiler or Deno: the Deno binary, the
- * npm packages, and a cache folder with the native library and the kernels as PTX. Prints the command that runs there, in a copy
+ * npm packages, the native library and the kernels as PTX, both as they are now. Prints the command that runs there, in a copy
  * of this checkout with `.device` in it.
  *
  *     deno run -A bench/device_pack.ts [sections, separated by commas]
@@ -31,16 +31,11 @@ try {
     await run("xz", ["-9", "-T1", `${stage}/deno`]);
     await Deno.rename(`${stage}/deno.xz`, deno).catch(() => Deno.copyFile(`${stage}/deno.xz`, deno));
   }
-  const cache = `${stage}/pack/cache`;
   const library = await buildLibrary();
-  const folder = library.path.slice(0, library.path.lastIndexOf("/"));
-  const key = folder.slice(folder.lastIndexOf("/") + 1);
   const ptx = await buildPtx(ARCHITECTURE);
-  const [ptxKey, architecture] = ptx.split("/").slice(-2);
-  await Deno.mkdir(`${cache}/dylib`, { recursive: true });
-  await Deno.mkdir(`${cache}/ptx/${ptxKey}`, { recursive: true });
-  await run("cp", ["-r", folder, `${cache}/dylib/${key}`]);
-  await run("cp", ["-r", ptx, `${cache}/ptx/${ptxKey}/${architecture}`]);
+  await Deno.mkdir(`${stage}/pack/ptx`, { recursive: true });
+  await Deno.copyFile(library.path, `${stage}/pack/libmarkbase.so`);
+  await run("cp", ["-r", ptx, `${stage}/pack/ptx/${ARCHITECTURE}`]);
   await run(Deno.execPath(), ["cache", "--no-lock", "bench/device.ts", "bench/device/worker.ts"], {
     DENO_DIR: `${stage}/pack/deno`,
   });
@@ -55,7 +50,7 @@ try {
   ].join(";");
   const only = Deno.args[0] === undefined ? "" : ` --only ${Deno.args[0]}`;
   console.log(
-    `python3 -c "${python}" && chmod +x /tmp/deno && export DENO_DIR=/tmp/pack/deno MARKBASE_CACHE=/tmp/pack/cache DENO_NO_UPDATE_CHECK=1 && ` +
+    `python3 -c "${python}" && chmod +x /tmp/deno && export DENO_DIR=/tmp/pack/deno MARKBASE_DYLIB=/tmp/pack/libmarkbase.so MARKBASE_PTX=/tmp/pack/ptx DENO_NO_UPDATE_CHECK=1 && ` +
       `/tmp/deno run -A --no-check --no-lock --cached-only bench/device.ts --out $OUT${only} 2>&1 | tee $OUT/log.txt | tail -c 11500`,
   );
   const bytes = (await Array.fromAsync(Deno.readDir(FOLDER)))

@@ -113,7 +113,7 @@ export class ForwardBench implements Disposable {
   #input(kind: "prefill" | "decode", rows: number, context: number): Uint8Array<ArrayBuffer> {
     return encodeInput({
       rows: Array.from({ length: rows }, (_, i) => ({
-        token: 100 + 37 * i,
+        token: (100 + 37 * i) % this.#vocabulary,
         position: context - rows + i,
         sequence: 0,
         rowClass: kind,

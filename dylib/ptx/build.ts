@@ -4,7 +4,7 @@
  * `deno run -A dylib/ptx/build.ts [sm_90]` builds it and prints the path.
  */
 import { cacheFolder } from "../../ffi/cache_folder.ts";
-import { requirePermission } from "../../ffi/permissions.ts";
+import { optionalEnv, requirePermission } from "../../ffi/permissions.ts";
 import { LibraryError } from "../../src/errors.ts";
 import { pathOf, readSources, writeSources } from "../build.ts";
 import { flattenShader } from "../embed_shaders.ts";
@@ -34,8 +34,13 @@ function relevant(sources: Sources): Record<string, string> {
   return Object.fromEntries(files.filter(([path]) => path.startsWith(SHADERS) || path.startsWith(PTX)));
 }
 
-/** The folder in which the PTX of each architecture has or will have a folder of its own. Reads the sources, writes nothing. */
+/**
+ * The folder in which the PTX of each architecture has or will have a folder of its own: the one that `MARKBASE_PTX` names, else
+ * in the cache. Reads the sources, writes nothing.
+ */
 export async function ptxFolder(options: PtxBuildOptions = {}): Promise<string> {
+  const named = await optionalEnv("MARKBASE_PTX");
+  if (named !== undefined) return named;
   const files = relevant(await readSources(HERE));
   const key = await sha256(new TextEncoder().encode(JSON.stringify(files)));
   return `${await cacheFolder(options.cache)}/ptx/${key.slice(0, 32)}`;
@@ -43,7 +48,7 @@ export async function ptxFolder(options: PtxBuildOptions = {}): Promise<string> 
 
 /**
  * Makes the PTX of one architecture, unless it is in the cache; returns its folder. Throws `LibraryError` ("no_ptx_compiler",
- * "build_failed", "source_mismatch", "source_unavailable") or `MissingPermission`.
+ * "ptx_not_found", "build_failed", "source_mismatch", "source_unavailable") or `MissingPermission`.
  */
 export async function buildPtx(architecture: string, options: PtxBuildOptions = {}): Promise<string> {
   if (!ARCHITECTURES.includes(architecture)) {
