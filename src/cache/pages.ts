@@ -26,7 +26,7 @@ export class PagePool {
     return this.#free.length;
   }
 
-  /** Free pages that are promised to somebody. */
+  /** Promised pages; more than are free where running sequences share pages that they will let go of. */
   get reserved(): number {
     return this.#reserved;
   }
@@ -35,6 +35,11 @@ export class PagePool {
   reserve(count: number): void {
     if (count > this.#free.length - this.#reserved) throw this.#full(count);
     this.#reserved += count;
+  }
+
+  /** Promises a page in exchange for one that the same sequence let go of, whether or not others hold that one still. */
+  renew(): void {
+    this.#reserved++;
   }
 
   /** Gives back a promise of `count` pages. */

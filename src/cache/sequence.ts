@@ -24,13 +24,16 @@ interface Table extends PageTable {
 /**
  * Positions [0, length) have keys and values in the pages of this sequence; a sliding group keeps only the pages that
  * the next token can see. Pages may be shared with other sequences; a shared page is copied before it is written.
+ *
+ * A reservation covers every page that its sequence will write, none of them shared with another reservation. So a free
+ * page, or one that only a cache holds, is there whenever a covered sequence needs one.
  */
 export class Sequence {
   readonly #store: PageStore;
   readonly #tables: Table[];
   /** promised pages by group */
   readonly #reserved: number[];
-  /** pages, held and promised, that the present reservation covers by group */
+  /** pages that the present reservation lets this sequence hold at once by group; 0 without one */
   readonly #quota: number[];
   #length = 0;
   #disposed = false;
@@ -57,20 +60,15 @@ export class Sequence {
    * `MemoryLimit` and promises nothing if they are not there.
    */
   reserve(length: number, rows: number): void {
-    this.#unreserve();
+    this.unreserve();
     const { groups, pools } = this.#store;
-    const needed = groups.map((group, g) => {
-      const held = this.#tables[g].pages.length;
-      // A shared tail page is copied once.
-      const tail = this.#tables[g].pages.at(-1);
-      const copies = tail !== undefined && this.#length % PAGE_TOKENS !== 0 && pools[g].owners(tail) > 1
-        ? 1
-        : 0;
-      return Math.max(0, pagesAtOnce(group, length, rows) - held) + copies;
-    });
+    const most = groups.map((group) => pagesAtOnce(group, Math.max(length, this.#length), rows));
+    let needed: number[] = [];
     for (;;) {
       let g = 0;
       try {
+        // Afresh each time, since pages that only a cache shared become this sequence's own when the cache gives way.
+        needed = groups.map((group, g) => Math.max(0, most[g] - this.#ownPages(group, g)));
         for (; g < pools.length; g++) pools[g].reserve(needed[g]);
       } catch (error) {
         for (let done = 0; done < g; done++) pools[done].unreserve(needed[done]);
@@ -81,8 +79,15 @@ export class Sequence {
     }
     needed.forEach((count, g) => {
       this.#reserved[g] = count;
-      this.#quota[g] = this.#tables[g].pages.length + count;
+      this.#quota[g] = most[g];
     });
+  }
+
+  /** Gives back what `reserve` promised and was not used; the tokens stay. */
+  unreserve(): void {
+    this.#reserved.forEach((count, g) => this.#store.pools[g].unreserve(count));
+    this.#reserved.fill(0);
+    this.#quota.fill(0);
   }
 
   /** Makes room for `count` tokens after the present ones. Throws `MemoryLimit`; the sequence stays usable. */
@@ -127,6 +132,7 @@ export class Sequence {
     this.#tables.forEach((table, g) => {
       while (table.first + table.pages.length > end && table.pages.length > 0) {
         this.#store.pools[g].release(table.pages.pop()!);
+        this.#renew(g);
       }
     });
   }
@@ -149,7 +155,9 @@ export class Sequence {
     const end = Math.ceil(length / PAGE_TOKENS);
     this.#tables.forEach((table, g) => {
       table.first = first[g];
-      while (table.first + table.pages.length < end) table.pages.push(this.#allocate(g));
+      while (table.first + table.pages.length < end) {
+        table.pages.push(this.#allocate(g, table.pages.length < this.#quota[g]));
+      }
     });
     this.#length = length;
   }
@@ -158,7 +166,7 @@ export class Sequence {
   dispose(): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    this.#unreserve();
+    this.unreserve();
     this.#tables.forEach((table, g) => {
       for (const page of table.pages) this.#store.pools[g].release(page);
       table.pages = [];
@@ -170,39 +178,56 @@ export class Sequence {
     const pool = this.#store.pools[g];
     const table = this.#tables[g];
     const tail = Math.floor(this.#length / PAGE_TOKENS) - table.first; // the page that the next token goes to
-    if (tail < table.pages.length && pool.owners(table.pages[tail]) > 1) {
-      const copy = this.#allocate(g);
+    const covered = this.#quota[g] > 0;
+    const isShared = () => tail < table.pages.length && pool.owners(table.pages[tail]) > 1;
+    if (isShared()) this.#makeRoom(g, covered); // it may have been a cache that shared the page
+    if (isShared()) {
+      const copy = this.#allocate(g, covered);
       this.#store.copyPage(g, table.pages[tail], copy);
       pool.release(table.pages[tail]);
       table.pages[tail] = copy;
+      this.#renew(g);
     }
     const end = Math.ceil((this.#length + count) / PAGE_TOKENS);
-    while (table.first + table.pages.length < end) table.pages.push(this.#allocate(g));
+    while (table.first + table.pages.length < end) {
+      table.pages.push(this.#allocate(g, table.pages.length < this.#quota[g]));
+    }
   }
 
-  #allocate(g: number): number {
+  /** Lets caches give way until there is a free page that this sequence may take. */
+  #makeRoom(g: number, covered: boolean): void {
     const pool = this.#store.pools[g];
-    const promised = this.#reserved[g] > 0;
-    while (!promised && pool.free <= pool.reserved && this.#store.evict()); // caches give way
-    const page = pool.allocate(promised);
+    while ((covered ? pool.free : pool.free - pool.reserved) <= 0 && this.#store.evict());
+  }
+
+  /** A free page. `covered`: by the reservation, even if its promises are used up. */
+  #allocate(g: number, covered: boolean): number {
+    const pool = this.#store.pools[g];
+    this.#makeRoom(g, covered);
+    const promised = covered && this.#reserved[g] > 0;
+    if (covered && !promised && pool.free > 0) pool.renew(); // taken again at once
+    const page = pool.allocate(covered);
     if (promised) this.#reserved[g]--;
     return page;
   }
 
-  /** Promises the page that was just let go to this sequence again, as far as its reservation reaches. */
+  /** Promises a page in place of one that was just let go, as far as the reservation reaches. */
   #renew(g: number): void {
-    const pool = this.#store.pools[g];
-    if (this.#tables[g].pages.length + this.#reserved[g] >= this.#quota[g] || pool.free <= pool.reserved) {
-      return;
-    }
-    pool.reserve(1);
+    if (this.#tables[g].pages.length + this.#reserved[g] >= this.#quota[g]) return;
+    this.#store.pools[g].renew();
     this.#reserved[g]++;
   }
 
-  #unreserve(): void {
-    this.#reserved.forEach((count, g) => this.#store.pools[g].unreserve(count));
-    this.#reserved.fill(0);
-    this.#quota.fill(0);
+  /**
+   * Held pages that count as this sequence's in a reservation: not those that it may have to replace while others still
+   * hold them, which are shared sliding pages and a shared page that is not full.
+   */
+  #ownPages({ window }: PageGroup, g: number): number {
+    const { pages } = this.#tables[g];
+    const pool = this.#store.pools[g];
+    const shared = (page: number | undefined) => page !== undefined && pool.owners(page) > 1;
+    if (window !== null) return pages.filter((page) => !shared(page)).length;
+    return pages.length - (this.#length % PAGE_TOKENS !== 0 && shared(pages.at(-1)) ? 1 : 0);
   }
 }
 

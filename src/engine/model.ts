@@ -122,6 +122,7 @@ export class LoadedModel implements Model {
     let at = 0;
     const { forward } = this.#parts;
     await this.#onSequence(async (sequence) => {
+      sequence.reserve(prompt.length, forward.chunkRows);
       await forward.prefill(sequence, prompt, { outputs: last, mask: LOGITS_OUTPUT, signal }, (results) => {
         const rows = results.all(OUTPUT.logits);
         logits.set(rows, at);
@@ -138,6 +139,7 @@ export class LoadedModel implements Model {
     const last = prompt.pop()!;
     const { forward } = this.#parts;
     return await this.#onSequence(async (sequence) => {
+      sequence.reserve(prompt.length + 1, forward.chunkRows);
       await forward.prefill(sequence, prompt, { outputs: 0, mask: 0, signal }, () => {});
       return await forward.trace(sequence, last, signal, (results) => results.states());
     });
@@ -348,6 +350,7 @@ export class LoadedModel implements Model {
     try {
       yield* drawTokens(timeline, settings, context);
     } finally {
+      timeline.sequence.unreserve();
       if (owned) {
         if (!this.#closing.signal.aborted) forward.prefixes.keep(timeline.ids, timeline.sequence);
         timeline.sequence.dispose();

@@ -124,6 +124,7 @@ export async function readSession(
     sequence.dispose();
     throw error;
   }
+  sequence.unreserve();
   const { ids, drawn, conversation } = header;
   return { state: { ids, drawn, conversation }, sequence };
 }

@@ -229,3 +229,60 @@ Deno.test("random forks, appends, steps back and disposals never mix tokens nor 
   for (const { sequence } of live) sequence.dispose();
   assertEquals(store.pools.map((pool) => pool.free), [256, 256]);
 });
+
+Deno.test("a reserved sequence never runs dry, however caches, forks and other sequences share its pages", () => {
+  // Small pools, several growing timelines over a few common starts, and a cache that keeps snapshots of them.
+  let state = 1;
+  const random = (below: number) => {
+    state = Math.imul(state, 1664525) + 1013904223 >>> 0;
+    return Math.floor(state / 2 ** 32 * below);
+  };
+  let shared = 0, refused = 0;
+  for (let round = 0; round < 18; round++) {
+    const store = new Slots(8 + round % 9);
+    const running = new Set<{ sequence: Sequence; ids: number[]; wanted: number }>();
+    for (let step = 0; step < 400; step++) {
+      if (running.size < 4 && random(8) === 0) {
+        const ids = count(1000 * random(2), 1 + random(150));
+        const sequence = store.prefixes.find(ids) ?? new Sequence(store);
+        if (sequence.length > 0) shared++;
+        const wanted = ids.length + random(120);
+        try {
+          sequence.reserve(wanted, 16);
+          running.add({ sequence, ids, wanted });
+        } catch (error) {
+          assert(error instanceof MemoryLimit);
+          refused++;
+          sequence.dispose();
+        }
+      }
+      for (const timeline of [...running]) {
+        const { sequence, ids, wanted } = timeline;
+        const before = sequence.length;
+        if (before < ids.length) store.write(sequence, ids.slice(before, before + 16));
+        else store.write(sequence, [ids[ids.push(step * 10 + random(3)) - 1]]);
+        checkReads(store, sequence, ids.slice(0, sequence.length));
+        if (sequence.length === ids.length && random(3) === 0) store.prefixes.keep(ids, sequence);
+        if (sequence.length < wanted && random(200) > 0) continue;
+        running.delete(timeline);
+        sequence.dispose();
+      }
+    }
+    for (const { sequence } of running) sequence.dispose();
+    assertEquals(store.pools.map((pool) => pool.reserved), [0, 0]);
+    store.prefixes.clear();
+    assertEquals(store.pools.map((pool) => pool.free), store.pools.map((pool) => pool.capacity));
+  }
+  assert(shared > 30 && refused > 30, `${shared} shared, ${refused} refused`);
+});
+
+Deno.test("a sequence that stopped early gives its promise back and keeps its tokens", () => {
+  const store = new Slots(12);
+  const session = new Sequence(store), other = new Sequence(store);
+  session.reserve(300, 16);
+  store.write(session, count(0, 40));
+  assertThrows(() => other.reserve(200, 16), MemoryLimit);
+  session.unreserve();
+  other.reserve(200, 16);
+  checkReads(store, session, count(0, 40));
+});
