@@ -164,7 +164,9 @@ class Linear {
     if (!affine(w)) return;
     const bool bits = w.bits == 2 || w.bits == 3 || w.bits == 4 || w.bits == 5 || w.bits == 6 || w.bits == 8;
     if (!bits || (w.group != 32 && w.group != 64 && w.group != 128)) {
-      fail(MB_UNSUPPORTED, "The GPU kernels read affine weights of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128; this is %u bits, %u.",
+      fail(MB_UNSUPPORTED,
+           "The GPU kernels read affine weights of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, not %u bits in groups "
+           "of %u. Use device \"cpu\".",
            w.bits, w.group);
     }
   }
@@ -271,7 +273,7 @@ class Linear {
     p.phases = divide_up(uint64_t{split.blocks} * block_bytes, kStagedBytes);
     p.phase_blocks = divide_up(split.blocks, p.phases);
     p.phases = divide_up(split.blocks, p.phase_blocks);
-    // All threadgroups at once, each with several row groups where there are many, so that the prologue is done once a place.
+    // All threadgroups at once, each with several row groups where there are many: the prologue is done once a place.
     const uint32_t threadgroups = divide_up(p.groups, kSimdgroups / split.slices);
     const uint32_t resident = e_.limits.cores != 0 ? kResidentOfCore * cores : kDefaultResident;
     p.iterations = divide_up(threadgroups, resident);

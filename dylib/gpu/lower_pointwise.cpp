@@ -14,7 +14,9 @@ uint32_t width_of(const Tensor &t) { return static_cast<uint32_t>(t.dims[1]); }
 // Elements of all rows; kernels count them in 32 bits.
 uint32_t count_of(uint32_t rows, const Tensor &t) {
   const uint64_t count = uint64_t{rows} * width_of(t);
-  if (count >= 1ull << 32) fail(MB_UNSUPPORTED, "%u rows of %u elements are more than a GPU kernel counts.", rows, width_of(t));
+  if (count >= 1ull << 32) {
+    fail(MB_UNSUPPORTED, "%u rows of %u elements are more than a GPU kernel counts; use shorter chunks.", rows, width_of(t));
+  }
   return static_cast<uint32_t>(count);
 }
 

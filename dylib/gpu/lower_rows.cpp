@@ -15,7 +15,10 @@ TableParams table_params(const Tensor &table) {
   if (affine) {
     p.scale_columns = p.width / table.group;
     while (1u << p.group_shift < table.group) p.group_shift++;
-    if (1u << p.group_shift != table.group) fail(MB_UNSUPPORTED, "The GPU kernels need groups of a power of two, not %u.", table.group);
+    if (1u << p.group_shift != table.group) {
+      fail(MB_UNSUPPORTED, "The GPU kernels read affine tables in groups of a power of two, not %u. Use device \"cpu\".",
+           table.group);
+    }
   }
   return p;
 }
