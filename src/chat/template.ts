@@ -94,9 +94,8 @@ export class ChatTemplate {
       eos_token: this.#eosToken,
       add_generation_prompt: options.addGenerationPrompt ?? true,
     };
-    if (options.tools !== undefined && options.tools.length > 0) {
-      variables.tools = callerValue(prepareTools(options.tools), "tools");
-    }
+    const tools = options.tools === undefined ? [] : prepareTools(options.tools);
+    if (tools.length > 0) variables.tools = callerValue(tools, "tools");
     if (options.thinking !== undefined) variables.enable_thinking = options.thinking;
     const { text, segments, warnings } = splitRendered(this.#run(variables), this.#controlTokens);
     this.#checkMedia(prepared.media, segments);

@@ -42,7 +42,7 @@ export interface LoadOptions {
 export interface CompleteOptions {
   /** Most tokens to generate. Default: as many as the context holds. */
   maxTokens?: number;
-  /** Divides the logits; 0 is greedy. */
+  /** Divides the logits; 0, and anything below 1e-6, is greedy. */
   temperature?: number;
   /** Keeps this many of the likeliest tokens; 0 keeps all. */
   topK?: number;
@@ -50,7 +50,7 @@ export interface CompleteOptions {
   topP?: number;
   /** Drops tokens below this share of the likeliest one's probability, from 0 to 1. */
   minP?: number;
-  /** Above 1 discourages tokens that occur in prompt or reply. */
+  /** Above 1 discourages tokens that occur in prompt or reply, below 1 (from 0.01) prefers them. */
   repetitionPenalty?: number;
   /** Subtracted from the logit of each token that was generated. */
   presencePenalty?: number;
@@ -116,7 +116,7 @@ export interface Usage {
   completionTokens: number;
 }
 
-/** What is needed to get the same reply again. */
+/** What is needed, beside the options, to get the same reply again: `generate(promptIds, {…options, seed})`. */
 export interface Receipt {
   /** Fingerprint of the weights: `sha256:` of all bytes, or `sampled-sha256:` of headers, sizes and samples of large files. */
   weights: string;
@@ -126,6 +126,8 @@ export interface Receipt {
   device: string;
   /** Precision that the model was loaded with. */
   precision: "exact" | "fast";
+  /** Storage of keys and values that the model was loaded with. */
+  kvCache: "f16" | "f32";
   /** Seed of the draws. */
   seed: number;
   /** Token ids of the prompt. */

@@ -238,6 +238,7 @@ export class Forward implements AsyncDisposable {
     { outputs: wanted, last, mask, signal }: PrefillOptions,
     take: (results: Results) => void,
   ): Promise<void> {
+    this.#check();
     sequence.prepare(end - start);
     const position = sequence.length;
     const rows = ids.slice(start, end).map((token, i): InputRow => ({
@@ -332,6 +333,7 @@ export class Forward implements AsyncDisposable {
     signal: AbortSignal | undefined,
     take: (results: Results) => T,
   ): Promise<T> {
+    this.#check();
     sequence.prepare(1);
     const rows: InputRow[] = [{ token, position: sequence.length, sequence: 0, rowClass: "decode" }];
     const outputs: OutputRow[] = [{ row: 0, ...request }];
@@ -348,7 +350,6 @@ export class Forward implements AsyncDisposable {
     outRows: number,
     signal: AbortSignal | undefined,
   ): Promise<Results> {
-    this.#check();
     const input: RunInput = {
       rows: run.rows,
       outputs: run.outputs,
@@ -370,6 +371,7 @@ export class Forward implements AsyncDisposable {
     const output = this.#output.subarray(0, bytes);
     const statistics = await pass.run(encodeInput(input), output, { signal }).catch((error) => {
       sequence.truncate(sequence.length); // gives the prepared pages back
+      this.#check(); // the pass is closed with the model, which is what the caller knows
       throw error;
     });
     this.counts.forwards++;

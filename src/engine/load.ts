@@ -7,9 +7,9 @@ import { readText } from "../checkpoint/files.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
-import { CheckpointError, HubError, InvalidArgument, MemoryLimit, TokenizerError } from "../errors.ts";
-import { shippedModel } from "../hub/shipped.ts";
 import { DECODE_ROWS } from "../schedule/cost.ts";
+import { InvalidArgument, MemoryLimit, TokenizerError } from "../errors.ts";
+import { sourcePath } from "../hub/source.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
 import { pageBytes, pageGroups } from "../schedule/groups.ts";
 import type { Limits } from "../schedule/plan.ts";
@@ -79,7 +79,12 @@ export async function loadWith(
   const settings = checkOptions(options);
   const { signal } = settings;
   signal?.throwIfAborted();
-  const folder = await resolve(source, options);
+  const report = options.onProgress;
+  const folder = await sourcePath(source, {
+    cache: options.cache,
+    signal,
+    onProgress: report && ((completed, total) => report({ stage: "download", completed, total })),
+  });
   const checkpoint = await openCheckpoint(folder);
   const weights = checkpoint.weights();
   await checkpoint.checkFinite();
@@ -221,7 +226,7 @@ export async function loadWith(
 /** Explains a source from its configs alone, without weights, library or device. Rejects like `load`. */
 export async function explain(source: string | URL, options: ExplainOptions = {}): Promise<Explanation> {
   checkNames(options, ["device", "rows", "context"]);
-  const folder = await resolve(source, {});
+  const folder = await sourcePath(source);
   const { config } = await readConfig(
     folder.endsWith(".safetensors") ? folder.replace(/[^/\\]*$/, "") || "." : folder,
   );
@@ -253,36 +258,6 @@ function checkOptions(options: LoadOptions): LoadSettings {
     memory: integer("memory", options.memory, 1, Number.MAX_SAFE_INTEGER),
     signal: signalOf(options.signal),
   };
-}
-
-/** The path of a source's folder or file. */
-async function resolve(source: string | URL, options: LoadOptions): Promise<string> {
-  if (source instanceof URL) {
-    if (source.protocol === "file:") return decodeURIComponent(source.pathname);
-    throw new HubError(
-      "unsupported_source",
-      `${source.href} is not a file: URL. Download the model into a folder first.`,
-    );
-  }
-  if (typeof source !== "string" || source === "") {
-    throw new InvalidArgument(`The source of a model is a folder, a .safetensors file or "tiny".`);
-  }
-  if (source === "tiny") {
-    const report = options.onProgress;
-    return await shippedModel({
-      cache: options.cache,
-      signal: options.signal,
-      onProgress: report && ((completed, total) => report({ stage: "download", completed, total })),
-    });
-  }
-  if (source.startsWith("file:")) return await resolve(new URL(source), options);
-  if (source.endsWith(".gguf")) {
-    throw new CheckpointError(
-      "unsupported_file",
-      `${source}: GGUF files cannot be read yet. Use safetensors.`,
-    );
-  }
-  return source;
 }
 
 /** Tokenizer and chat template, where the checkpoint has them. */

@@ -75,8 +75,7 @@ const BATCH_WIDTH = 8;
 /** The `Model` of `api.ts`. */
 export class LoadedModel implements Model {
   readonly #parts: ModelParts;
-  /** ends calls under way when the model is disposed */
-  readonly #closing = new AbortController();
+  #disposed = false;
   readonly #sessions = new Set<TimelineSession>();
 
   constructor(parts: ModelParts) {
@@ -230,8 +229,8 @@ export class LoadedModel implements Model {
   }
 
   [Symbol.dispose](): void {
-    if (this.#closing.signal.aborted) return;
-    this.#closing.abort(new Disposed("A model"));
+    if (this.#disposed) return;
+    this.#disposed = true;
     for (const session of this.#sessions) session[Symbol.dispose]();
     this.#parts.forward.close();
     this.#parts.device[Symbol.dispose]();
@@ -247,7 +246,7 @@ export class LoadedModel implements Model {
 
   /** Throws `Disposed` after the model was disposed. */
   check(): void {
-    if (this.#closing.signal.aborted) throw new Disposed("A model");
+    if (this.#disposed) throw new Disposed("A model");
   }
 
   /** A new session, empty or with the timeline of another. */
@@ -263,7 +262,7 @@ export class LoadedModel implements Model {
     return this.#parts;
   }
 
-  /** Checked options. The signal also ends with the model. */
+  /** Checked options. */
   settings(options: GenerateOptions): Settings {
     this.check();
     const { config } = this.#parts;
@@ -283,8 +282,9 @@ export class LoadedModel implements Model {
         `${source} has no chat template. Add chat_template.jinja, or use complete() with a prompt of your own.`,
       );
     }
-    const { tools, addGenerationPrompt } = options;
+    const { tools } = options;
     const thinking = flag("thinking", options.thinking);
+    const addGenerationPrompt = flag("addGenerationPrompt", options.addGenerationPrompt);
     const rendered = template.render(messages, { tools, thinking, addGenerationPrompt });
     if (rendered.media.length > 0) {
       throw new MarkbaseError(
@@ -315,13 +315,14 @@ export class LoadedModel implements Model {
     reader: ReturnType<typeof chatReader>,
     warnings: readonly Warning[],
   ): AsyncGenerator<StreamPart, void, undefined> {
-    const { fingerprint, device, precision, contextLength } = this.#parts;
+    const { fingerprint, device, precision, kvFormat, contextLength } = this.#parts;
     if (prompt.length >= contextLength) throw new ContextFull(prompt.length + 1, contextLength);
     const receipt: Receipt = {
       weights: fingerprint,
       library: device.library.sha256,
       device: device.kind,
       precision,
+      kvCache: kvFormat,
       seed: settings.seed,
       promptIds: [...prompt],
     };
@@ -352,7 +353,7 @@ export class LoadedModel implements Model {
     } finally {
       timeline.sequence.unreserve();
       if (owned) {
-        if (!this.#closing.signal.aborted) forward.prefixes.keep(timeline.ids, timeline.sequence);
+        if (!this.#disposed) forward.prefixes.keep(timeline.ids, timeline.sequence);
         timeline.sequence.dispose();
       }
     }
@@ -386,9 +387,8 @@ export class LoadedModel implements Model {
   #prompt(ids: ArrayLike<number>): number[] {
     this.check();
     const { contextLength, config } = this.#parts;
-    const prompt = tokenIds(ids, config.vocabularySize);
+    const prompt = tokenIds(ids, { vocabularySize: config.vocabularySize, contextLength });
     if (prompt.length === 0) throw new InvalidArgument("The prompt is empty. Pass at least one token id.");
-    if (prompt.length > contextLength) throw new ContextFull(prompt.length, contextLength);
     return prompt;
   }
 

@@ -1,5 +1,5 @@
 /** Checks options: unknown names, types and ranges. */
-import { InvalidArgument, UnknownOption } from "../errors.ts";
+import { ContextFull, InvalidArgument, UnknownOption } from "../errors.ts";
 import type { SuggestedSampling } from "../checkpoint/config.ts";
 import type { PenaltyOptions } from "../sample/adjustments.ts";
 import { randomSeed } from "../sample/noise.ts";
@@ -58,6 +58,9 @@ export interface Settings extends SamplingOptions, PenaltyOptions {
 }
 
 const MAX_LOGPROBS = 256; // the device's candidates
+/** Lower temperatures count as greedy: they would differ from it only between logits that are equal in f32. */
+const LEAST_TEMPERATURE = 1e-6;
+const LEAST_REPETITION_PENALTY = 0.01;
 const MAX_STOPS = 64;
 
 /** Checks values and fills in the checkpoint's defaults. Throws `InvalidArgument` that names the option. */
@@ -66,13 +69,15 @@ export function settingsOf(
   suggested: SuggestedSampling,
   vocabularySize: number,
 ): Settings {
+  const temperature = number("temperature", options.temperature, 0, 100) ?? suggested.temperature ?? 1;
   return {
     maxTokens: integer("maxTokens", options.maxTokens, 1, Number.MAX_SAFE_INTEGER) ?? Infinity,
-    temperature: number("temperature", options.temperature, 0, 100) ?? suggested.temperature ?? 1,
+    temperature: temperature < LEAST_TEMPERATURE ? 0 : temperature,
     topK: integer("topK", options.topK, 0, 2 ** 31) ?? suggested.topK ?? 0,
     topP: positive("topP", options.topP, 1) ?? (suggested.topP || 1),
     minP: number("minP", options.minP, 0, 1) ?? 0,
-    repetitionPenalty: positive("repetitionPenalty", options.repetitionPenalty, 100) ?? 1,
+    repetitionPenalty:
+      number("repetitionPenalty", options.repetitionPenalty, LEAST_REPETITION_PENALTY, 100) ?? 1,
     presencePenalty: number("presencePenalty", options.presencePenalty, -100, 100) ?? 0,
     frequencyPenalty: number("frequencyPenalty", options.frequencyPenalty, -100, 100) ?? 0,
     seed: integer("seed", options.seed, 0, Number.MAX_SAFE_INTEGER) ?? randomSeed(),
@@ -113,11 +118,22 @@ export function signalOf(value: unknown): AbortSignal | undefined {
   throw new InvalidArgument(`signal is ${describe(value)}; it must be an AbortSignal.`);
 }
 
-/** Token ids below the vocabulary size, copied. Throws `InvalidArgument` that names the first wrong one. */
-export function tokenIds(ids: ArrayLike<number>, vocabularySize: number): number[] {
-  if (typeof ids !== "object" || ids === null || typeof ids.length !== "number") {
+/**
+ * Token ids below the vocabulary size, copied, to follow `before` others. Throws `InvalidArgument` that names the first
+ * wrong one, or `ContextFull`.
+ */
+export function tokenIds(
+  ids: ArrayLike<number>,
+  { vocabularySize, contextLength, before = 0 }: {
+    vocabularySize: number;
+    contextLength: number;
+    before?: number;
+  },
+): number[] {
+  if (typeof ids !== "object" || ids === null || !(Number.isSafeInteger(ids.length) && ids.length >= 0)) {
     throw new InvalidArgument(`Token ids are ${describe(ids)}; pass a list of whole numbers.`);
   }
+  if (before + ids.length > contextLength) throw new ContextFull(before + ids.length, contextLength);
   const copy = new Array<number>(ids.length);
   for (let i = 0; i < ids.length; i++) {
     const id = ids[i];

@@ -1,6 +1,6 @@
 /** A session: one timeline of tokens, synced to what is appended and grown by what is generated. */
 import type { Message } from "../chat/messages.ts";
-import { Disposed, InvalidArgument } from "../errors.ts";
+import { ContextFull, Disposed, InvalidArgument } from "../errors.ts";
 import type { GenerateOptions, RenderChatOptions, Session } from "./api.ts";
 import type { Timeline } from "./generation.ts";
 import type { LoadedModel } from "./model.ts";
@@ -62,7 +62,11 @@ export class TimelineSession implements Session {
     const settings = this.#model.settings(options);
     this.#busy = "A generation";
     try {
-      yield* this.#model.idsOf(this.#timeline, settings, false);
+      for await (const id of this.#model.idsOf(this.#timeline, settings, false)) {
+        this.#checkOpen();
+        yield id;
+        this.#checkOpen(); // it may have been disposed meanwhile
+      }
     } finally {
       this.#busy = undefined;
       if (this.#disposed) this.#timeline.sequence.dispose();
@@ -75,6 +79,7 @@ export class TimelineSession implements Session {
   }
 
   async save(path: string): Promise<void> {
+    checkPath(path);
     await this.#exclusively("A save", async () => {
       const { ids, sequence, drawn } = this.#timeline;
       const conversation = this.#conversation ?? null;
@@ -83,6 +88,7 @@ export class TimelineSession implements Session {
   }
 
   async restore(path: string): Promise<void> {
+    checkPath(path);
     await this.#exclusively("A restore", async () => {
       const V = this.#model.config.vocabularySize;
       const { state, sequence } = await readSession(path, this.#model.engine, V);
@@ -105,7 +111,9 @@ export class TimelineSession implements Session {
   }
 
   #appendIds(input: ArrayLike<number>): void {
-    this.#timeline.ids.push(...tokenIds(input, this.#model.config.vocabularySize));
+    const { ids } = this.#timeline;
+    const { contextLength, config: { vocabularySize } } = this.#model;
+    for (const id of tokenIds(input, { vocabularySize, contextLength, before: ids.length })) ids.push(id);
     this.#timeline.drawn = false;
     this.#conversation = undefined; // later messages begin a new conversation after these ids
   }
@@ -115,19 +123,22 @@ export class TimelineSession implements Session {
     const { ids } = this.#timeline;
     const before = this.#conversation;
     const base = before?.base ?? ids.length;
-    const messages = [...(before?.messages ?? [])];
-    if (before !== undefined && before.replyStart < ids.length && added[0].role !== "assistant") {
-      messages.push(this.#readReply(ids.slice(before.replyStart)));
+    const earlier = [...(before?.messages ?? [])];
+    if (before !== undefined && before.replyStart < ids.length && added[0]?.role !== "assistant") {
+      earlier.push(this.#readReply(ids.slice(before.replyStart)));
     }
-    messages.push(...added);
     const effective = { ...before?.options, ...options };
-    const rendered = this.#model.render(messages, effective);
+    const rendered = this.#model.render([...earlier, ...added], effective);
     const wanted = [...ids.slice(0, base), ...this.#model.tokenizer.encodeSegments(rendered.segments)];
+    const { contextLength } = this.#model;
+    if (wanted.length > contextLength) throw new ContextFull(wanted.length, contextLength);
     let shared = 0;
     while (shared < ids.length && shared < wanted.length && ids[shared] === wanted[shared]) shared++;
     this.#goBack(wanted, Math.min(shared, wanted.length - 1));
     const { addGenerationPrompt: _once, ...kept } = effective;
-    this.#conversation = { base, messages, options: kept, replyStart: wanted.length };
+    // Copies: what the caller does to its objects later must not change the past.
+    const messages = [...earlier, ...structuredClone(added)];
+    this.#conversation = { base, messages, options: structuredClone(kept), replyStart: wanted.length };
   }
 
   /** Makes `ids` the timeline; its first `shared` tokens are those of the present one. */
@@ -167,12 +178,21 @@ export class TimelineSession implements Session {
     }
   }
 
-  #checkIdle(): void {
+  #checkOpen(): void {
     if (this.#disposed) throw new Disposed("A session");
     this.#model.check();
+  }
+
+  #checkIdle(): void {
+    this.#checkOpen();
     if (this.#busy === undefined) return;
     throw new InvalidArgument(
       `${this.#busy} of this session is under way. Await or end it first, or fork the session.`,
     );
   }
+}
+
+function checkPath(path: string): void {
+  if (typeof path === "string" && path !== "") return;
+  throw new InvalidArgument("A session is saved to and restored from a file; pass its path as a text.");
 }

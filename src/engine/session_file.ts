@@ -5,7 +5,7 @@
 import { createHash } from "node:crypto";
 import { requirePermission } from "../../ffi/permissions.ts";
 import type { Sequence } from "../cache/sequence.ts";
-import { ContextFull, SessionError } from "../errors.ts";
+import { ContextFull, MarkbaseError, SessionError } from "../errors.ts";
 import { PAGE_TOKENS, pageBytes } from "../schedule/groups.ts";
 import type { ModelParts } from "./model.ts";
 
@@ -30,7 +30,7 @@ const MAGIC = new TextEncoder().encode("MBSESSN1");
 const DIGEST_BYTES = 32;
 const MAX_HEADER_BYTES = 256 * 2 ** 20;
 
-/** Writes a session. Rejects with `MissingPermission` or the system's error; an earlier file at `path` stays then. */
+/** Writes a session. Rejects with `MissingPermission` or `SessionError`; an earlier file at `path` stays then. */
 export async function writeSession(
   path: string,
   engine: Engine,
@@ -70,11 +70,13 @@ export async function writeSession(
     }
     await writeAll(file, hash.digest());
     await file.sync();
+    await Deno.rename(temporary, path);
   } catch (error) {
     await Deno.remove(temporary).catch(() => {});
-    throw error;
+    if (error instanceof MarkbaseError) throw error;
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new SessionError("session_unwritable", `${path} cannot be written: ${reason}.`, { cause: error });
   }
-  await Deno.rename(temporary, path);
 }
 
 /** Reads a session into a new sequence, which the caller owns. Rejects with `SessionError`, `ContextFull` or `MemoryLimit`. */
@@ -181,15 +183,19 @@ async function open(path: string): Promise<Deno.FsFile> {
   try {
     return await Deno.open(path, { read: true });
   } catch (cause) {
-    if (!(cause instanceof Deno.errors.NotFound)) throw cause;
-    throw new SessionError("session_missing", `There is no saved session at ${path}.`, { cause });
+    if (cause instanceof Deno.errors.NotFound) {
+      throw new SessionError("session_missing", `There is no saved session at ${path}.`, { cause });
+    }
+    throw unreadable(path, cause);
   }
 }
 
 async function readExactly(file: Deno.FsFile, bytes: number, path: string): Promise<Uint8Array<ArrayBuffer>> {
   const chunk = new Uint8Array(bytes);
   for (let at = 0; at < bytes;) {
-    const count = await file.read(chunk.subarray(at));
+    const count = await file.read(chunk.subarray(at)).catch((cause) => {
+      throw unreadable(path, cause);
+    });
     if (count === null) throw damaged(path, "it is truncated");
     at += count;
   }
@@ -198,6 +204,11 @@ async function readExactly(file: Deno.FsFile, bytes: number, path: string): Prom
 
 async function writeAll(file: Deno.FsFile, bytes: Uint8Array): Promise<void> {
   for (let at = 0; at < bytes.length;) at += await file.write(bytes.subarray(at));
+}
+
+function unreadable(path: string, cause: unknown): SessionError {
+  const reason = cause instanceof Error ? cause.message : String(cause);
+  return new SessionError("session_unreadable", `${path} cannot be read: ${reason}.`, { cause });
 }
 
 function damaged(path: string, what: string, cause?: unknown): SessionError {

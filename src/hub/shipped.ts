@@ -1,4 +1,5 @@
 /** The small trained model that ships with the project: beside the sources, or fetched once where these come from a URL. */
+import { fileURLToPath } from "node:url";
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { requirePermission } from "../../ffi/permissions.ts";
 import { HubError } from "../errors.ts";
@@ -64,7 +65,7 @@ export interface ShippedOptions {
 export async function shippedModel(options: ShippedOptions = {}): Promise<string> {
   const base = options.base ?? new URL("../../", import.meta.url);
   const source = new URL("examples/tiny/", base);
-  if (source.protocol === "file:") return decodeURIComponent(source.pathname).replace(/\/$/, "");
+  if (source.protocol === "file:") return fileURLToPath(source).replace(/[/\\]$/, "");
   // The folder is named by its content, so that another version gets another folder.
   const weights = SHIPPED_FILES.find((file) => file.name === "model.safetensors")!;
   const folder = `${await cacheFolder(options.cache)}/models/tiny-${weights.sha256.slice(0, 16)}`;

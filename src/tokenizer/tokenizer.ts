@@ -1,5 +1,5 @@
 /** Text to token ids and back, as the checkpoint's own tokenizer file says. */
-import { TokenizerError } from "../errors.ts";
+import { InvalidArgument, TokenizerError, UnknownOption } from "../errors.ts";
 import { AddedMatcher } from "./added.ts";
 import { Bpe } from "./bpe.ts";
 import { parseJsonObject, readTokenizerFile } from "./files.ts";
@@ -99,8 +99,12 @@ export class Tokenizer {
    * a control token, except the unknown token of a vocabulary that cannot spell some character at all.
    */
   encode(text: string, options: EncodeOptions = {}): number[] {
+    const special = flagOf(options, "special");
+    if (typeof text !== "string") {
+      throw new InvalidArgument(`The text to encode is ${nameOf(text)}; pass a string.`);
+    }
     const ids: number[] = [];
-    this.#encodeInto(text, options.special === true ? this.#special : this.#plain, ids);
+    this.#encodeInto(text, special ? this.#special : this.#plain, ids);
     return ids;
   }
 
@@ -129,10 +133,14 @@ export class Tokenizer {
    * outside the vocabulary.
    */
   decode(ids: Iterable<number>, options: DecodeOptions = {}): string {
+    const skipSpecial = flagOf(options, "skipSpecial");
+    if (typeof ids !== "object" || ids === null || !(Symbol.iterator in ids)) {
+      throw new InvalidArgument(`The ids to decode are ${nameOf(ids)}; pass a list of token ids.`);
+    }
     const bytes = new Utf8Assembler();
     const texts: string[] = [];
     for (const id of ids) {
-      const piece = this.#pieceOf(id, options.skipSpecial === true);
+      const piece = this.#pieceOf(id, skipSpecial);
       if (piece === undefined) continue;
       texts.push(typeof piece === "number" ? bytes.push(piece) : bytes.flush() + piece);
     }
@@ -142,7 +150,8 @@ export class Tokenizer {
 
   /** A decoder for ids that arrive one by one. */
   stream(options: DecodeOptions = {}): TokenStream {
-    return new TokenStream((id) => this.#pieceOf(id, options.skipSpecial === true));
+    const skipSpecial = flagOf(options, "skipSpecial");
+    return new TokenStream((id) => this.#pieceOf(id, skipSpecial));
   }
 
   /** Id of the token with exactly this raw text, control tokens included. */
@@ -153,11 +162,11 @@ export class Tokenizer {
 
   /** Raw text of a token (`▁` for a space, `<0x0A>` for a byte). Throws TokenizerError for an id outside the vocabulary. */
   token(id: number): string {
-    const text = this.#tokens[id];
+    const text = typeof id === "number" ? this.#tokens[id] : undefined;
     if (text !== undefined) return text;
     throw new TokenizerError(
       "unknown_id",
-      `Token id ${id} is outside the vocabulary of ${this.vocabularySize} tokens. ` +
+      `Token id ${nameOf(id)} is outside the vocabulary of ${this.vocabularySize} tokens. ` +
         `Use ids that this tokenizer or its model made.`,
     );
   }
@@ -197,6 +206,23 @@ export class Tokenizer {
     const byte = this.#byteFallback ? byteOfToken(text) : undefined;
     return byte ?? replaceAll(text, this.#denormalize);
   }
+}
+
+/** The one option that a call has. Throws InvalidArgument, or UnknownOption for any other. */
+function flagOf<K extends string>(options: { [name in K]?: boolean }, name: K): boolean {
+  if (typeof options !== "object" || options === null) {
+    throw new InvalidArgument(`Options are ${nameOf(options)}. Pass an object such as {${name}: true}.`);
+  }
+  for (const key of Object.keys(options)) if (key !== name) throw new UnknownOption(key, [name]);
+  const value = options[name];
+  if (value === undefined || typeof value === "boolean") return value ?? false;
+  throw new InvalidArgument(`${name} is ${nameOf(value)}; it must be true or false.`);
+}
+
+/** A value for an error message. */
+function nameOf(value: unknown): string {
+  if (typeof value === "object" && value !== null) return Array.isArray(value) ? "a list" : "an object";
+  return typeof value === "string" ? JSON.stringify(value.slice(0, 60)) : String(value);
 }
 
 function matchers(vocabulary: Vocabulary, control: boolean): Matchers {
@@ -239,6 +265,9 @@ export async function loadTokenizer(
   folder: string | URL,
   options: LoadTokenizerOptions = {},
 ): Promise<Tokenizer> {
+  if (!(folder instanceof URL) && (typeof folder !== "string" || folder === "")) {
+    throw new InvalidArgument(`The folder of a tokenizer is ${nameOf(folder)}; pass its path or URL.`);
+  }
   const [json, config, generation] = await Promise.all(
     ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].map(async (name) => {
       const bytes = await readTokenizerFile(folder, name, options.signal);

@@ -1,5 +1,13 @@
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { CheckpointError, DeviceError, load, MarkbaseError, MemoryLimit, type Progress } from "../../mod.ts";
+import {
+  CheckpointError,
+  DeviceError,
+  InvalidArgument,
+  load,
+  MarkbaseError,
+  MemoryLimit,
+  type Progress,
+} from "../../mod.ts";
 import { fixtureModel, TINY } from "../support/models.ts";
 
 /** A copy of a model folder that a test may damage. */
@@ -82,6 +90,13 @@ Deno.test("sources that do not exist or cannot be read yet are typed errors that
   }
   const remote = await assertRejects(() => load(new URL("https://example.invalid/model")), MarkbaseError);
   assertEquals(remote.code, "unsupported_source");
+  assertEquals(
+    (await assertRejects(() => load("https://example.invalid/model"), MarkbaseError)).code,
+    remote.code,
+  );
+  for (const source of ["", "file:%", "file:///%", "file://elsewhere/model", null, 5, {}]) {
+    await assertRejects(() => load(source as string), InvalidArgument);
+  }
 });
 
 Deno.test("a device that this machine has not is a typed error that names it", async () => {

@@ -303,6 +303,39 @@ Deno.test("a request that the cache cannot hold is refused, and running ones are
   assertEquals(first, await generated(model, ids(300), options));
 });
 
+Deno.test("a reply that has begun never fails for lack of pages, whoever shares its prefix", async () => {
+  await using model = await loadWith(TINY, { ...EXACT, contextLength: 256 }, {
+    kvPages: 12,
+    keptPrefixes: 4,
+    chunkRows: 16,
+  });
+  let replies = 0, refused = 0;
+  const worker = async (worker: number) => {
+    for (let i = 0; i < 12; i++) {
+      const length = (worker * 37 + i * 23) % 60;
+      const ids = [2, 105, ...new Array(length).fill(300 + (worker + i) % 3)];
+      const maxTokens = 1 + (worker * 29 + i * 31) % 60;
+      const tokens: number[] = [];
+      try {
+        for await (const id of model.generate(ids, { maxTokens, ignoreEos: true, seed: i % 3 })) {
+          tokens.push(id);
+        }
+        assertEquals(tokens.length, maxTokens);
+        replies++;
+      } catch (error) {
+        assert(
+          error instanceof MarkbaseError && error.code === "memory_limit" && tokens.length === 0,
+          `${error}`,
+        );
+        refused++;
+        await new Promise((resolve) => setTimeout(resolve, 2));
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: 6 }, (_, i) => worker(i)));
+  assert(replies > 20 && refused > 0, `${replies} replies, ${refused} refused`);
+});
+
 Deno.test("text that spells control tokens, in messages and in completions, adds none to the prompt", async () => {
   await using model = await load("tiny");
   const controls = new Set(model.tokenizer.controlTokens.values());
@@ -376,10 +409,17 @@ Deno.test("after disposal every call throws Disposed, and calls under way end wi
   const model = await load("tiny", { ...EXACT, contextLength: 2048 });
   const running = model.logits(Array.from({ length: 2000 }, (_, i) => 300 + i % 1000));
   const stream = model.stream(user("Tell me a short story."));
+  const others = [
+    model.chat(user("Tell me a short story.")),
+    model.hidden([2, 15, 374]),
+    model.complete("The"),
+    model.batch([user("Hi"), user("What is 2 + 2?")]),
+  ];
   await new Promise((resolve) => setTimeout(resolve, 2));
   model[Symbol.dispose]();
-  await assertRejects(() => running, Disposed);
-  await assertRejects(() => stream.next(), Disposed);
+  await assertRejects(() => running, Disposed, "model");
+  await assertRejects(() => stream.next(), Disposed, "model");
+  for (const other of others) await assertRejects(() => other, Disposed, "A model");
   await assertRejects(() => model.chat(user("Hi")), Disposed);
   await assertRejects(() => model.logits([2]), Disposed);
   await assertRejects(() => model.generate([2]).next(), Disposed);

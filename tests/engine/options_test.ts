@@ -1,7 +1,7 @@
 import { assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { load } from "../../mod.ts";
 import { settingsOf } from "../../src/engine/options.ts";
-import { InvalidArgument, UnknownOption } from "../../src/errors.ts";
+import { ContextFull, InvalidArgument, UnknownOption } from "../../src/errors.ts";
 import { TINY } from "../support/models.ts";
 
 const SUGGESTED = { temperature: 0.7, topK: 40, topP: 0.9 };
@@ -26,7 +26,7 @@ const WRONG: [string, unknown[]][] = [
   ["topK", [-1, 0.5, "3"]],
   ["topP", [0, 1.1, NaN, "0.5"]],
   ["minP", [-0.1, 1.1]],
-  ["repetitionPenalty", [0, -1, Infinity]],
+  ["repetitionPenalty", [0, -1, 1e-320, Infinity]],
   ["presencePenalty", [NaN, 1000]],
   ["frequencyPenalty", ["1", -1000]],
   ["seed", [-1, 0.5, 2 ** 53, "7"]],
@@ -67,6 +67,31 @@ Deno.test("an option that a call does not know throws UnknownOption, whatever it
   await assertRejects(() => session.generate(unknown).next(), UnknownOption);
 });
 
+Deno.test("a temperature too small to divide by is greedy instead of an error of the device", async () => {
+  await using model = await load(TINY);
+  const greedy = await model.complete("The", { temperature: 0, maxTokens: 8 });
+  for (const temperature of [1e-6, 1e-10, 1e-50, 5e-324]) {
+    const reply = await model.complete("The", { temperature, maxTokens: 8, topK: 0, topP: 1 });
+    assertEquals(reply.text, greedy.text);
+  }
+});
+
+Deno.test("wrong options of a rendered chat are named rather than taken for absent", async () => {
+  await using model = await load(TINY);
+  const messages = [{ role: "user" as const, content: "Hi" }];
+  const wrong = [
+    ...[null, 5, {}, "x"].map((tools) => ({ tools })),
+    ...[null, 1, "yes"].map((thinking) => ({ thinking })),
+    ...[null, 0, "no"].map((addGenerationPrompt) => ({ addGenerationPrompt })),
+  ];
+  for (const options of wrong) {
+    const name = Object.keys(options)[0];
+    assertThrows(() => model.renderChat(messages, options as never), InvalidArgument, name);
+    if (name === "addGenerationPrompt") continue;
+    await assertRejects(() => model.chat(messages, options as never), InvalidArgument, name);
+  }
+});
+
 Deno.test("wrong load options are named before anything is opened", async () => {
   const wrong = [
     { device: "gpu" },
@@ -94,5 +119,9 @@ Deno.test("token ids must be whole numbers of the vocabulary", async () => {
     await assertRejects(() => model.logits(ids as number[]), InvalidArgument);
     await assertRejects(() => model.generate(ids as number[]).next(), InvalidArgument);
   }
+  for (const length of [-1, 1.5, NaN, Infinity, "2", undefined]) {
+    await assertRejects(() => model.logits({ length } as never), InvalidArgument);
+  }
+  await assertRejects(() => model.hidden({ length: 2 ** 40 } as never), ContextFull, `${2 ** 40}`);
   await assertRejects(() => model.logits([2, 3], { last: 3 }), InvalidArgument, "last");
 });

@@ -1,6 +1,14 @@
 import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
-import { Disposed, InvalidArgument, load, type Message, SessionError } from "../../mod.ts";
+import {
+  ContextFull,
+  Disposed,
+  InvalidArgument,
+  load,
+  MemoryLimit,
+  type Message,
+  SessionError,
+} from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { fixtureModel, TINY } from "../support/models.ts";
 
@@ -168,6 +176,20 @@ Deno.test("a damaged, foreign or missing session file is a typed error and leave
     assertEquals(missing.code, "session_missing");
     await session.restore(path);
     assertEquals(session.ids, ids);
+    assertEquals(
+      (await assertRejects(() => session.restore(folder), SessionError)).code,
+      "session_unreadable",
+    );
+    for (const place of [folder, `${folder}/none/session`]) {
+      const error = await assertRejects(() => session.save(place), SessionError, place);
+      assertEquals(error.code, "session_unwritable");
+    }
+    for (const place of ["", null, 5, new URL("file:///session")]) {
+      await assertRejects(() => session.save(place as string), InvalidArgument);
+      await assertRejects(() => session.restore(place as string), InvalidArgument);
+    }
+    const left = [...Deno.readDirSync(folder)].map(({ name }) => name);
+    assertEquals(left, ["session"], "no half-written file stays");
   } finally {
     await Deno.remove(folder, { recursive: true });
   }
@@ -215,6 +237,56 @@ Deno.test("a thought that the template leaves out of the past makes the timeline
   assertEquals(ids.length, reply.usage.completionTokens);
 });
 
+Deno.test("what a caller does to its messages after appending them does not change the past", async () => {
+  await using model = await load("tiny", EXACT);
+  using session = model.session();
+  const message: Message = { role: "user", content: "My name is Grace." };
+  await session.append([message]);
+  message.content = "My name is Bob.";
+  await collect(session.generate({ temperature: 0 }));
+  const before = session.ids;
+  await assertRejects(() => session.append([null] as never), InvalidArgument, "Message");
+  assertEquals(session.ids, before);
+  await session.append([{ role: "user", content: "What is my name?" }]);
+  assertEquals(session.ids.slice(0, before.length), before);
+  const answer = await collect(session.generate({ temperature: 0 }));
+  assertEquals(model.tokenizer.decode(answer, { skipSpecial: true }), "Your name is Grace.");
+});
+
+Deno.test("appending beyond the context is refused with the numbers and changes nothing", async () => {
+  await using model = await load("tiny", { ...EXACT, contextLength: 64 });
+  using session = model.session();
+  await session.append(prompt(60));
+  const error = await assertRejects(() => session.append([5, 6, 7, 8, 9]), ContextFull);
+  assertEquals([error.tokens, error.contextLength], [65, 64]);
+  const words = [{ role: "user" as const, content: "word ".repeat(10) }];
+  await assertRejects(() => session.append(words), ContextFull);
+  assertEquals(session.ids, prompt(60));
+  assertEquals((await collect(session.generate({ ...GREEDY, maxTokens: 9 }))).length, 4);
+});
+
+Deno.test("a session appends more ids at once than a call can have arguments", async () => {
+  await using model = await load("tiny", { ...EXACT, contextLength: 300_000 });
+  using session = model.session();
+  await session.append(new Uint32Array(250_000).fill(5));
+  assertEquals(session.ids.length, 250_000);
+});
+
+Deno.test("a session that ended its reply early gives back the cache that the rest would have taken", async () => {
+  await using model = await loadWith(fixtureModel("e2b")!, { ...EXACT, contextLength: 512 }, {
+    kvPages: 20,
+    keptPrefixes: 0,
+  });
+  using first = model.session(), second = model.session();
+  await first.append(prompt(20));
+  const running = first.generate({ ...GREEDY, maxTokens: 400 });
+  await running.next();
+  await second.append(prompt(30));
+  await assertRejects(() => second.generate({ ...GREEDY, maxTokens: 400 }).next(), MemoryLimit);
+  await running.return();
+  assertEquals((await collect(second.generate({ ...GREEDY, maxTokens: 400 }))).length, 400);
+});
+
 Deno.test("a session refuses a second generation, appends of nothing, and use after disposal", async () => {
   await using model = await loadWith(fixtureModel("e2b")!, EXACT, { keptPrefixes: 0 });
   const session = model.session();
@@ -234,7 +306,7 @@ Deno.test("a session refuses a second generation, appends of nothing, and use af
   const last = session.generate(GREEDY);
   await last.next();
   session[Symbol.dispose]();
-  await last.return();
+  await assertRejects(() => last.next(), Disposed, "session");
   assertEquals(model.memory().kvUsed, 0);
   session[Symbol.dispose]();
   await assertRejects(() => session.append([5]), Disposed);

@@ -1,5 +1,5 @@
-import { assert, assertEquals, assertThrows } from "@std/assert";
-import { TokenizerError } from "../../src/errors.ts";
+import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { InvalidArgument, TokenizerError, UnknownOption } from "../../src/errors.ts";
 import { loadTokenizer } from "../../src/tokenizer/tokenizer.ts";
 import { randomIntegers } from "./random.ts";
 import goldens from "../fixtures/tokenizer/tiny.json" with { type: "json" };
@@ -81,5 +81,27 @@ Deno.test("any permutation of marker fragments stays free of control tokens in p
     const ids = tiny.encode(text);
     assert(ids.every((id) => !tiny.isControl(id)), text);
     assertEquals(tiny.decode(ids), text.replaceAll("\u2581", " "));
+  }
+});
+
+Deno.test("arguments of the wrong kind are typed errors that name them", async () => {
+  for (const text of [undefined, null, 5, {}, ["a"]]) {
+    assertThrows(() => tiny.encode(text as never), InvalidArgument, "text to encode");
+  }
+  for (const ids of [undefined, null, 5, "12", { length: 1 }]) {
+    assertThrows(() => tiny.decode(ids as never), InvalidArgument, "ids to decode");
+  }
+  for (const id of ["5", "__proto__", "length", null, 1.5, NaN, -1]) {
+    assertThrows(() => tiny.decode([id as never]), TokenizerError);
+    assertThrows(() => tiny.stream().push(id as never), TokenizerError);
+  }
+  for (const options of [null, 5, { special: "yes" }]) {
+    assertThrows(() => tiny.encode("x", options as never), InvalidArgument);
+  }
+  assertThrows(() => tiny.encode("x", { skipSpecial: true } as never), UnknownOption, "skipSpecial");
+  assertThrows(() => tiny.decode([5], { special: true } as never), UnknownOption, "special");
+  assertThrows(() => tiny.stream({ skipSpecial: 1 } as never), InvalidArgument);
+  for (const folder of ["", null, 5]) {
+    await assertRejects(() => loadTokenizer(folder as never), InvalidArgument, "folder");
   }
 });
