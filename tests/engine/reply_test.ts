@@ -10,7 +10,15 @@ const FACTS = {
   promptTokens: 3,
   cachedTokens: 0,
   warnings: [],
-  receipt: { weights: "", library: "", device: "cpu", precision: "exact" as const, seed: 1, promptIds: [] },
+  receipt: {
+    weights: "",
+    library: "",
+    device: "cpu",
+    precision: "exact" as const,
+    kvCache: "f32" as const,
+    seed: 1,
+    promptIds: [],
+  },
   contextLength: 100,
 };
 
