@@ -1,4 +1,5 @@
 /** What an op costs: bytes moved, floating-point operations, dispatches. The arithmetic behind `explain`. */
+import { dispatchesOf } from "./dispatches.ts";
 import type { Op } from "./ops.ts";
 import { rowBytes } from "./plan.ts";
 import type { Dim, Tensor } from "./tensor.ts";
@@ -20,6 +21,10 @@ export interface OpCost {
 
 /** Cost of an op. Pages and activations count once however often a kernel touches them. */
 export function costOf(op: Op, shape: RunShape): OpCost {
+  return { dispatches: dispatchesOf(op, shape), ...amounts(op, shape) };
+}
+
+function amounts(op: Op, shape: RunShape): Omit<OpCost, "dispatches"> {
   const rowsOf = (tensor: Tensor) => countOf(tensor.shape[0], shape);
   const active = (...tensors: (Tensor | undefined)[]) =>
     tensors.reduce((sum, t) => sum + (t ? rowsOf(t) * rowBytes(t.format, columns(t)) : 0), 0);
@@ -48,9 +53,7 @@ export function costOf(op: Op, shape: RunShape): OpCost {
       const width = op.heads * op.headDim;
       const { bytes, flops } = attended(op.kv.pages, op, rowsOf(op.y), shape.context);
       const cached = op.ownsKv ? rowsOf(op.y) * 2 * op.kvHeads * op.headDim * elementBytes(op.kv.pages) : 0;
-      // Full attention of decode rows is split over the context and reduced in a second dispatch.
-      const dispatches = op.window === null && rowsOf(op.y) <= DECODE_ROWS ? 2 : 1;
-      return cost(0, active(op.qkv, op.y) + bytes + cached, flops + 8 * rowsOf(op.y) * width, dispatches);
+      return cost(0, active(op.qkv, op.y) + bytes + cached, flops + 8 * rowsOf(op.y) * width);
     }
     case "attend": {
       const { bytes, flops } = attended(op.kv.pages, op, rowsOf(op.y), shape.context);
@@ -65,8 +68,61 @@ export function costOf(op: Op, shape: RunShape): OpCost {
         0,
         active(op.logits, op.ids, op.values, op.stats),
         4 * rowsOf(op.logits) * columns(op.logits),
-        2,
       );
+    case "route": {
+      const weights = storedBytes(op.projection) + storedBytes(op.scale) + storedBytes(op.perExpertScale);
+      const products = 2 * columns(op.x) * (op.projection.shape[0] as number);
+      return cost(weights, active(op.x, op.experts, op.y), rowsOf(op.y) * (products + 4 * columns(op.x)));
+    }
+    case "expert_gate_up": {
+      const slots = columns(op.experts);
+      const weights = op.weights.reduce((sum, w) => sum + expertBytes(w, slots, rowsOf(op.y)), 0);
+      const products = op.weights.reduce((sum, w) => sum + columns(w) * (w.shape[1] as number), 0);
+      return cost(weights, active(op.x, op.experts, op.y), 2 * rowsOf(op.y) * slots * products);
+    }
+    case "expert_down": {
+      const slots = columns(op.experts);
+      const products = columns(op.weight) * (op.weight.shape[1] as number);
+      return cost(
+        expertBytes(op.weight, slots, rowsOf(op.y)),
+        active(op.x, op.experts, op.shares, op.y),
+        2 * rowsOf(op.y) * slots * products,
+      );
+    }
+    case "expert_linear": {
+      const [slots, rows] = [columns(op.experts), rowsOf(op.y)];
+      const share = columns(op.y) / slots / (op.weight.shape[1] as number); // of each expert's rows
+      return cost(
+        share * expertBytes(op.weight, slots, rows),
+        active(op.x, op.experts, op.y),
+        2 * rows * columns(op.y) * columns(op.weight),
+      );
+    }
+    case "expert_sum":
+      return cost(0, active(op.x, op.shares, op.y), 2 * rowsOf(op.y) * columns(op.x));
+    case "top_k":
+      return cost(
+        storedBytes(op.perExpertScale),
+        active(op.logits, op.experts, op.y),
+        columns(op.y) * rowsOf(op.y) * columns(op.logits),
+      );
+    case "add_norms":
+      return cost(
+        storedBytes(op.aNorm) + storedBytes(op.bNorm),
+        active(op.a, op.b, op.y),
+        9 * rowsOf(op.y) * columns(op.y),
+      );
+    case "draft_input":
+      return cost(rowsOf(op.y) * storedRow(op.table), active(op.state, op.y), rowsOf(op.y) * columns(op.y));
+    case "centroid_head": {
+      const tokens = op.topK * columns(op.ordering); // of each row
+      const read = Math.min(rowsOf(op.y) * tokens, op.table.shape[0] as number);
+      return cost(
+        read * (storedRow(op.table) + 4),
+        active(op.x, op.scores, op.y),
+        2 * rowsOf(op.y) * tokens * columns(op.x),
+      );
+    }
     case "rms_norm":
       return cost(
         op.weight ? storedBytes(op.weight) : 0,
@@ -83,13 +139,17 @@ export function costOf(op: Op, shape: RunShape): OpCost {
   }
 }
 
-/** Most rows of a decode forward. */
-export const DECODE_ROWS = 16;
-
 /** Bytes of a weight with its scales and biases. */
 export function storedBytes(tensor: Tensor): number {
   const rows = tensor.shape.slice(0, -1).reduce<number>((product, size) => product * (size as number), 1);
   return rows * storedRow(tensor);
+}
+
+/** Bytes of the experts that `rows` rows read, if each of them chooses its `slots` experts evenly. */
+function expertBytes(weight: Tensor, slots: number, rows: number): number {
+  const experts = weight.shape[0] as number;
+  const touched = experts * (1 - (1 - slots / experts) ** rows);
+  return touched / experts * storedBytes(weight);
 }
 
 function storedRow(tensor: Tensor): number {
@@ -98,8 +158,8 @@ function storedRow(tensor: Tensor): number {
     (tensor.biases ? storedRow(tensor.biases) : 0);
 }
 
-function cost(weightBytes: number, otherBytes: number, flops: number, dispatches = 1): OpCost {
-  return { dispatches, bytes: weightBytes + otherBytes, weightBytes, flops };
+function cost(weightBytes: number, otherBytes: number, flops: number): Omit<OpCost, "dispatches"> {
+  return { bytes: weightBytes + otherBytes, weightBytes, flops };
 }
 
 /** Keys and values that `rows` rows after `context` tokens read, once for all rows, and the products with them. */

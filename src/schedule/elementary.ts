@@ -1,5 +1,6 @@
 /** One layer made of the smallest ops, readable line by line beside the formulas; tests compare the fused one with it. */
 import type { WeightTensor } from "../checkpoint/tensor.ts";
+import { addElementaryExperts } from "./moe.ts";
 import type { LayerContext, Stream } from "./text.ts";
 import type { Dim, Tensor } from "./tensor.ts";
 
@@ -9,7 +10,10 @@ export function elementaryLayer(context: LayerContext, stream: Stream): Stream {
   const { hiddenSize: H, perLayerInputSize: P, rmsNormEps: eps } = config;
   const { index, heads, kvHeads, headDim: d, mlpWidth: W, rope: turn } = layer;
   const ownsKv = layer.kvOwner === index;
-  const rope = { theta: turn.theta, rotatedPairs: turn.rotatedPairs, positionScale: 1 / turn.factor };
+  const rope = {
+    theta: turn.theta, rotatedPairs: turn.rotatedPairs, positionScale: 1 / turn.factor,
+    positionOffset: context.positionOffset,
+  };
   let rows: Dim = context.rows;
 
   const fresh = (name: string, width: number) => builder.activation(`layers.${index}.${name}`, [rows, width]);
@@ -90,7 +94,8 @@ export function elementaryLayer(context: LayerContext, stream: Stream): Stream {
   const gate = product("gate", W, n, weights.gate, weights.biases.gate);
   const up = product("up", W, n, weights.up, weights.biases.up);
   const down = product("down", H, gelu("mlp", W, gate, up, 0), weights.down, weights.biases.down);
-  h = sum("h_mlp", h, norm("down_norm", down, weights.postFeedforwardNorm, H));
+  const mlp = addElementaryExperts(context, h, down);
+  h = sum("h_mlp", h, norm("down_norm", mlp, weights.postFeedforwardNorm, H));
 
   // h = h + post_per_layer_input_norm(projection · (gelu(gate · h) * per_layer_inputs[layer]))
   if (next.perLayerInputs && weights.perLayerInputGate && weights.perLayerProjection) {

@@ -2,7 +2,8 @@
 import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { InvalidArgument } from "../errors.ts";
-import { costOf, DECODE_ROWS, type OpCost, storedBytes } from "./cost.ts";
+import { costOf, type OpCost, storedBytes } from "./cost.ts";
+import { DECODE_ROWS } from "./dispatches.ts";
 import { pageBytes, pageGroups } from "./groups.ts";
 import { type Machine, machineNamed, MACHINES, secondsOn } from "./machines.ts";
 import type { Op } from "./ops.ts";

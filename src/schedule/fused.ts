@@ -1,5 +1,6 @@
-/** One layer in as few ops as the devices can do in one dispatch each: six, eight with per-layer embeddings. */
+/** One layer in as few ops as the devices can do in one dispatch each: six, eight with per-layer embeddings, four more with routed experts. */
 import type { LayerContext, Stream } from "./text.ts";
+import { addExperts } from "./moe.ts";
 import type { LinearOp } from "./ops.ts";
 
 /** Adds the layer's ops; returns the stream that the next layer completes. */
@@ -50,6 +51,7 @@ export function fusedLayer(context: LayerContext, stream: Stream): Stream {
       theta: layer.rope.theta,
       rotatedPairs: layer.rope.rotatedPairs,
       positionScale: 1 / layer.rope.factor,
+      positionOffset: context.positionOffset,
     },
     eps,
     scoreScale: config.attentionScale,
@@ -89,15 +91,16 @@ export function fusedLayer(context: LayerContext, stream: Stream): Stream {
     y: down,
   });
 
+  const mlp = addExperts(context, middle, down);
   const scalar = maybe(weights.layerScalar);
   const postNorm = tensor(weights.postFeedforwardNorm);
   if (!perLayerInputs || !weights.perLayerInputGate || !weights.perLayerProjection) {
-    return { x: down, residual: middle, postNorm, scalar };
+    return { x: mlp, residual: middle, postNorm, scalar };
   }
   const afterMlp = builder.activation(at("h_mlp"), [rows, H]);
   const gate = builder.activation(at("per_layer_gate"), [rows, P]);
   linear({
-    x: down,
+    x: mlp,
     residual: middle,
     postNorm,
     hOut: afterMlp,

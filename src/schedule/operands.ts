@@ -36,6 +36,24 @@ export function operandsOf(op: Op): (Tensor | undefined)[] {
       return [op.x, op.y];
     case "candidates":
       return [op.logits, op.ids, op.values, op.stats];
+    case "route":
+      return [op.x, op.scale, op.projection, op.perExpertScale, op.experts, op.y];
+    case "expert_gate_up":
+      return [op.x, op.preNorm, op.experts, op.weights[0], op.weights[1], op.y];
+    case "expert_down":
+      return [op.x, op.experts, op.shares, op.weight, op.y];
+    case "add_norms":
+      return [op.a, op.aNorm, op.b, op.bNorm, op.y];
+    case "draft_input":
+      return [op.table, op.state, op.y];
+    case "centroid_head":
+      return [op.x, op.norm, op.scores, op.ordering, op.table, op.y];
+    case "top_k":
+      return [op.logits, op.perExpertScale, op.experts, op.y];
+    case "expert_linear":
+      return [op.x, op.experts, op.weight, op.y];
+    case "expert_sum":
+      return [op.x, op.shares, op.y];
     case "rms_norm":
       return [op.x, op.weight, op.y];
     case "add":

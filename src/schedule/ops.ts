@@ -63,11 +63,15 @@ export interface LinearOp {
   eps: number;
 }
 
-/** Rotary position embedding: pair (i, i + headDim/2) turns by position · positionScale · theta^(-2i/headDim), i < rotatedPairs. */
+/**
+ * Rotary position embedding: pair (i, i + headDim/2) turns by
+ * (position + positionOffset) · positionScale · theta^(-2i/headDim), i < rotatedPairs.
+ */
 export interface Rope {
   theta: number;
   rotatedPairs: number;
   positionScale: number;
+  /** 0 unless given; a drafter stands one token after the last that it sees */ positionOffset?: number;
 }
 
 /** Which KV pages an attention reads and writes. */
@@ -121,6 +125,114 @@ export interface CandidatesOp {
   /** adjusted logits, f32 [r, 256] */ values: Tensor;
   /** f32 [r, 4]: raw log-sum-exp; log-sum-exp of adjusted / temperature; largest adjusted logit; 0 */ stats:
     Tensor;
+}
+
+/**
+ * Chooses the experts of each row: u = rms_norm(x) · scale · inScale; logits = projection · u, never on rounded
+ * activations; the K largest logits, ties by lower index, NaN last, in descending order;
+ * y = softmax over the chosen logits · perExpertScale[expert].
+ */
+export interface RouteOp {
+  kind: "route";
+  /** [r, H] */ x: Tensor;
+  /** [H] */ scale: Tensor;
+  /** [E, H] */ projection: Tensor;
+  /** [E] */ perExpertScale: Tensor;
+  /** u32 [r, K], different ones in each row */ experts: Tensor;
+  /** [r, K] shares of the chosen experts */ y: Tensor;
+  eps: number;
+  /** hidden^-½ */ inScale: number;
+}
+
+/**
+ * Gate and up products of the chosen experts: u = rms_norm(x, preNorm); for each slot s with expert e
+ * y[:, s·I : (s + 1)·I] = gelu_tanh(gate[e]·u) · (up[e]·u). Zeros for an expert that does not exist.
+ */
+export interface ExpertGateUpOp {
+  kind: "expert_gate_up";
+  /** [r, H] */ x: Tensor;
+  /** [H] */ preNorm?: Tensor;
+  /** u32 [r, K] */ experts: Tensor;
+  /** [E, 2·I, H], gate rows first; or two of [E, I, H] */ weights: Tensor[];
+  /** [r, K·I] */ y: Tensor;
+  eps: number;
+}
+
+/** y = Σ over slots s of shares[:, s] · weight[experts[:, s]] · x[:, s·I : (s + 1)·I], in the order of slots. */
+export interface ExpertDownOp {
+  kind: "expert_down";
+  /** [r, K·I] */ x: Tensor;
+  /** u32 [r, K] */ experts: Tensor;
+  /** [r, K] */ shares: Tensor;
+  /** [E, H, I] */ weight: Tensor;
+  /** [r, H] */ y: Tensor;
+}
+
+/** y = rms_norm(a, aNorm) + rms_norm(b, bNorm): the dense MLP and the experts side by side. */
+export interface AddNormsOp {
+  kind: "add_norms";
+  /** [r, n] */ a: Tensor;
+  /** [n] */ aNorm: Tensor;
+  /** [r, n] */ b: Tensor;
+  /** [n] */ bNorm: Tensor;
+  /** [r, n] */ y: Tensor;
+  eps: number;
+}
+
+/** What a drafter starts from: y[i] = [scale · table[token[i]] | state[i]], the table being its target's. */
+export interface DraftInputOp {
+  kind: "draft_input";
+  /** [V, B] */ table: Tensor;
+  /** [r, B] */ state: Tensor;
+  /** [r, 2·B] */ y: Tensor;
+  scale: number;
+}
+
+/**
+ * Logits of the tokens of the best centroids alone: u = rms_norm(x, norm); the topK largest of `scores`, ties by lower
+ * index; y[token] = table[token] · u for the tokens of their rows of `ordering`, and for all others the least of those - 1.
+ * A token of `ordering` that does not exist is passed over.
+ */
+export interface CentroidHeadOp {
+  kind: "centroid_head";
+  /** [r, H] */ x: Tensor;
+  /** [H] */ norm?: Tensor;
+  /** [r, C] */ scores: Tensor;
+  /** u32 [C, V / C]: tokens of each centroid */ ordering: Tensor;
+  /** [V, H] */ table: Tensor;
+  /** [r, V] */ y: Tensor;
+  topK: number;
+  eps: number;
+}
+
+/** The choice of experts from ready logits, as in `route`. */
+export interface TopKOp {
+  kind: "top_k";
+  /** [r, E] */ logits: Tensor;
+  /** [E] */ perExpertScale: Tensor;
+  /** u32 [r, K] */ experts: Tensor;
+  /** [r, K] */ y: Tensor;
+}
+
+/**
+ * y[:, s·N : (s + 1)·N] = rows [firstRow, firstRow + N) of weight[experts[:, s]] · x, or · x[:, s·n : (s + 1)·n] where x
+ * has a part for each slot. Zeros for an expert that does not exist.
+ */
+export interface ExpertLinearOp {
+  kind: "expert_linear";
+  /** [r, n] or [r, K·n] */ x: Tensor;
+  /** u32 [r, K] */ experts: Tensor;
+  /** [E, R, n] */ weight: Tensor;
+  firstRow: number;
+  /** [r, K·N] */ y: Tensor;
+}
+
+/** y = Σ over slots s of shares[:, s] · x[:, s·n : (s + 1)·n]. */
+export interface ExpertSumOp {
+  kind: "expert_sum";
+  /** [r, K·n] */ x: Tensor;
+  /** [r, K] */ shares: Tensor;
+  /** [r, n] */ y: Tensor;
 }
 
 /** y = rms_norm(x · inScale) · weight over each `group` columns: x · (mean(x²) + eps)^-1/2 · weight. */
@@ -204,6 +316,15 @@ export type Op =
     | AttentionOp
     | GatherOp
     | CandidatesOp
+    | RouteOp
+    | ExpertGateUpOp
+    | ExpertDownOp
+    | AddNormsOp
+    | DraftInputOp
+    | CentroidHeadOp
+    | TopKOp
+    | ExpertLinearOp
+    | ExpertSumOp
     | RmsNormOp
     | AddOp
     | GeluMulOp

@@ -2,7 +2,7 @@
 import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
 import { formatOf } from "../checkpoint/quantization.ts";
 import { bitsOf, type Format, groupSizeOf, type WeightTensor } from "../checkpoint/tensor.ts";
-import type { LayerWeights, TextWeights } from "../checkpoint/weights.ts";
+import type { ExpertWeights, LayerWeights, TextWeights } from "../checkpoint/weights.ts";
 
 /** Weights in bf16, or as the config's quantisation says. */
 export function phantomWeights(config: ModelConfig): TextWeights {
@@ -50,7 +50,35 @@ function phantomLayer(config: ModelConfig, layer: LayerConfig): LayerWeights {
     postPerLayerInputNorm: P === 0 ? null : vector(path("post_per_layer_input_norm"), H),
     layerScalar: vector(path("layer_scalar"), 1),
     biases: {},
-    experts: null,
+    experts: phantomExperts(config, layer),
+  };
+}
+
+/** As converters write them: one tensor for gate and up in plain checkpoints, two in quantised ones. */
+function phantomExperts(config: ModelConfig, layer: LayerConfig): ExpertWeights | null {
+  if (layer.experts === null) return null;
+  const { hiddenSize: H } = config;
+  const { count: E, width: W } = layer.experts;
+  const at = `layers.${layer.index}`;
+  const of = (name: string, shape: number[]) => matrix(config, `${at}.${name}`, shape);
+  const split = config.quantization !== null;
+  return {
+    router: {
+      projection: of("router.proj", [E, H]),
+      scale: vector(`${at}.router.scale`, H),
+      perExpertScale: vector(`${at}.router.per_expert_scale`, E),
+    },
+    gateUp: split
+      ? {
+        kind: "split",
+        gate: of("experts.switch_glu.gate_proj", [E, W, H]),
+        up: of("experts.switch_glu.up_proj", [E, W, H]),
+      }
+      : { kind: "fused", weight: of("experts.gate_up_proj", [E, 2 * W, H]) },
+    down: of(split ? "experts.switch_glu.down_proj" : "experts.down_proj", [E, H, W]),
+    postFeedforwardNorm1: vector(`${at}.post_feedforward_layernorm_1`, H),
+    preFeedforwardNorm2: vector(`${at}.pre_feedforward_layernorm_2`, H),
+    postFeedforwardNorm2: vector(`${at}.post_feedforward_layernorm_2`, H),
   };
 }
 

@@ -183,6 +183,12 @@ export const OP_CODES: Record<Op["kind"], number> = {
   attention: 4,
   gather: 5,
   candidates: 6,
+  route: 7,
+  expert_gate_up: 8,
+  expert_down: 9,
+  add_norms: 10,
+  draft_input: 11,
+  centroid_head: 12,
   rms_norm: 32,
   add: 33,
   gelu_mul: 34,
@@ -190,6 +196,9 @@ export const OP_CODES: Record<Op["kind"], number> = {
   rope: 36,
   kv_write: 37,
   attend: 38,
+  top_k: 39,
+  expert_linear: 40,
+  expert_sum: 41,
 };
 const EPILOGUE_CODES = { none: 0, geglu: 1, gelu_mul: 2, softcap: 3 } as const;
 
@@ -300,8 +309,28 @@ function parameters(op: Op): { flags: number; ints: number[]; floats: number[] }
           op.kv.group,
           op.window ?? 0,
         ],
-        floats: [op.rope.theta, op.eps, op.scoreScale, op.rope.positionScale],
+        floats: [
+          op.rope.theta,
+          op.eps,
+          op.scoreScale,
+          op.rope.positionScale,
+          op.rope.positionOffset ?? 0,
+        ],
       };
+    case "route":
+      return { flags: 0, ints: [], floats: [op.eps, op.inScale] };
+    case "expert_gate_up":
+    case "add_norms":
+      return { flags: 0, ints: [], floats: [op.eps] };
+    case "draft_input":
+      return { flags: 0, ints: [], floats: [op.scale] };
+    case "centroid_head":
+      return { flags: 0, ints: [op.topK], floats: [op.eps] };
+    case "expert_linear":
+      return { flags: 0, ints: [op.firstRow], floats: [] };
+    case "expert_down":
+    case "expert_sum":
+    case "top_k":
     case "gather":
     case "candidates":
       return { flags: 0, ints: [], floats: [] };
@@ -317,7 +346,7 @@ function parameters(op: Op): { flags: number; ints: number[]; floats: number[] }
       return {
         flags: 0,
         ints: [op.heads, op.headDim, op.rope.rotatedPairs],
-        floats: [op.rope.theta, op.rope.positionScale],
+        floats: [op.rope.theta, op.rope.positionScale, op.rope.positionOffset ?? 0],
       };
     case "kv_write":
       return { flags: 0, ints: [op.kvHeads, op.headDim, op.kv.layer, op.kv.group], floats: [] };

@@ -90,6 +90,8 @@ export interface LayerContext {
   readonly rows: Dim;
   /** f32 [rows, L·P] of the present rows; absent in models without per-layer embeddings. */
   readonly perLayerInputs?: Tensor;
+  /** Added to the rows' positions by the rotary embedding; default 0. */
+  readonly positionOffset?: number;
   tensor(weight: WeightTensor): Tensor;
   /** The plan tensor of an optional weight. */
   maybe(weight: WeightTensor | null | undefined): Tensor | undefined;
@@ -102,7 +104,7 @@ export interface LayerContext {
   ): { attended: Tensor; residual: Tensor; rows: Dim; perLayerInputs?: Tensor };
 }
 
-/** Builds the plan. Throws `MarkbaseError` with code `unsupported` for a model that needs other ops. */
+/** Builds the plan. Throws `MarkbaseError` with code `unsupported` for a drafter. */
 export function textPlan(
   config: ModelConfig,
   weights: TextWeights,
@@ -263,14 +265,9 @@ function addHead(
 }
 
 function checkSupported(config: ModelConfig): void {
-  const needs = config.layers.some((layer) => layer.experts !== null)
-    ? "routed experts (MoE)"
-    : config.drafter !== null
-    ? "a target model, since it is a drafter"
-    : null;
-  if (needs === null) return;
+  if (config.drafter === null) return;
   throw new MarkbaseError(
     "unsupported",
-    `This ${config.modelType} model needs ${needs}, which this version cannot run. Use a dense model.`,
+    `This ${config.modelType} model is a drafter: it reads the cache of a target model and cannot run alone. Load its target.`,
   );
 }

@@ -42,7 +42,10 @@ function pathOf(kind: RowKind): "row" | "rows" | "prompt" {
 }
 
 /** Variants of an op that reads rows of a table. */
-export function tableVariants(op: "embed" | "per_layer_inputs", format: StoredFormat): string[] {
+export function tableVariants(
+  op: "embed" | "per_layer_inputs" | "draft_input" | "centroid_head",
+  format: StoredFormat,
+): string[] {
   return formatWords(format).map((word) => `${op} ${word}`);
 }
 
@@ -76,6 +79,29 @@ export function linearVariants(op: LinearParts, kinds: readonly RowKind[]): stri
     for (const word of words) variants.push(`linear ${word}, ${pathOf(kind)}`);
   }
   return variants;
+}
+
+/** Variants of an op on the weights of chosen experts, and how gate and up are stored. */
+export function expertVariants(
+  op: "expert_gate_up" | "expert_down" | "expert_linear",
+  formats: readonly StoredFormat[],
+  kinds: readonly RowKind[],
+): string[] {
+  const variants: string[] = [];
+  if (op === "expert_gate_up") variants.push(`${op} ${formats.length === 1 ? "fused" : "split"}`);
+  for (const kind of kinds) {
+    for (const format of formats) {
+      const [kernel, layout] = formatWords(format);
+      variants.push(`${op} ${kernel}, ${kind}`);
+      if (layout) variants.push(`${op} ${layout}, ${pathOf(kind)}`);
+    }
+  }
+  return variants;
+}
+
+/** Variants of `route`. */
+export function routeVariants(format: StoredFormat, kinds: readonly RowKind[]): string[] {
+  return kinds.flatMap((kind) => formatWords(format).map((word) => `route ${word}, ${pathOf(kind)}`));
 }
 
 /** Parts of an `attention`, `attend` or `kv_write`. */
@@ -141,6 +167,8 @@ export function variantsOf(ops: readonly Op[]): Set<string> {
 function variantsOfOp(op: Op): string[] {
   switch (op.kind) {
     case "embed":
+    case "draft_input":
+    case "centroid_head":
     case "per_layer_inputs":
       return tableVariants(op.kind, storedFormat(op.table));
     case "linear":
@@ -148,6 +176,13 @@ function variantsOfOp(op: Op): string[] {
         { ...op, formats: op.weights.map(storedFormat), epilogue: op.epilogue.kind },
         ROW_KINDS,
       );
+    case "route":
+      return routeVariants(storedFormat(op.projection), ROW_KINDS);
+    case "expert_gate_up":
+      return expertVariants(op.kind, op.weights.map(storedFormat), ROW_KINDS);
+    case "expert_down":
+    case "expert_linear":
+      return expertVariants(op.kind, [storedFormat(op.weight)], ROW_KINDS);
     case "attention": {
       const parts = {
         ...op,

@@ -1,0 +1,76 @@
+/** How many kernels an op starts on a GPU. The rules are those of `dylib/gpu/lower_*.cpp`; tests compare the two. */
+import type { AttendOp, AttentionOp, LinearOp, Op } from "./ops.ts";
+import type { RunShape } from "./cost.ts";
+import type { Tensor } from "./tensor.ts";
+
+/** Most rows of a decode forward. */
+export const DECODE_ROWS = 16;
+
+/** A window up to here is walked by one threadgroup for each head. */
+const WALKED_WINDOW = 2048;
+/** Full attention of decode rows goes in parts of whole blocks of keys, at most so many. */
+const BLOCK_KEYS = 256;
+const MOST_PARTS = 64;
+/** Bytes that the results of parts may take; rows beyond that take turns. */
+const PART_BYTES = 32 * 2 ** 20;
+
+const CHUNK_LOGITS = 8192;
+const MERGED_LISTS = 34;
+const CANDIDATES_ROWS = 64;
+
+/** Kernels that one op starts. All rows are of one sequence and of one class, decode up to `DECODE_ROWS` rows. */
+export function dispatchesOf(op: Op, shape: RunShape): number {
+  switch (op.kind) {
+    case "linear":
+      return ofLinear(op, rowsOf(op.y, shape), decodes(shape));
+    case "attention":
+    case "attend":
+      return ofAttention(op, rowsOf(op.y, shape), shape);
+    case "candidates": {
+      const rounds = Math.ceil(rowsOf(op.ids, shape) / CANDIDATES_ROWS);
+      let perRound = 2; // the lists of chunks, and the last of them
+      let lists = Math.ceil((op.logits.shape[1] as number) / CHUNK_LOGITS);
+      for (; lists > MERGED_LISTS; lists = Math.ceil(lists / MERGED_LISTS)) perRound++;
+      return rounds * perRound;
+    }
+    default:
+      return 1;
+  }
+}
+
+function decodes({ rows }: RunShape): boolean {
+  return rows <= DECODE_ROWS;
+}
+
+function rowsOf(tensor: Tensor, shape: RunShape): number {
+  return tensor.shape[0] === "out_rows" ? shape.outRows : shape.rows;
+}
+
+/** One product for each run of matrices of one format; before them, beyond one decode row, the stream and its norm. */
+function ofLinear({ weights, epilogue }: LinearOp, rows: number, decode: boolean): number {
+  const formats = weights.map((w) => JSON.stringify([w.format, w.scales?.format]));
+  if (epilogue.kind === "geglu") weights = [weights[1], weights[0]]; // two products: up first
+  const parts = weights.filter((_, i) => i === 0 || formats[i] !== formats[i - 1]);
+  if (decode && rows === 1) return parts.length;
+  if (!decode) return 1 + parts.length;
+  // Parts that take the input in chunks of one size share it.
+  const chunks = parts.map(chunkColumns);
+  return parts.length + chunks.filter((chunk, i) => i === 0 || chunk !== chunks[i - 1]).length;
+}
+
+/** Columns that a lane takes at once. */
+function chunkColumns({ format }: Tensor): number {
+  if (format.kind === "affine") return format.bits === 8 ? 16 : 32;
+  return format.kind === "f32" ? 4 : 8;
+}
+
+function ofAttention(op: AttentionOp | AttendOp, rows: number, shape: RunShape): number {
+  const owns = op.kind === "attention" && op.ownsKv;
+  if (!decodes(shape)) return owns ? 2 : 1;
+  const written = owns && shape.rows > 1 ? 1 : 0; // so that rows of one sequence see each other
+  if (op.window !== null && op.window <= WALKED_WINDOW) return written + 1;
+  const blocks = Math.ceil((shape.context + shape.rows) / BLOCK_KEYS);
+  const bytes = op.heads * Math.min(Math.max(blocks, 1), MOST_PARTS) * (op.headDim + 2) * 4;
+  const turn = Math.max(Math.floor(PART_BYTES / bytes), 1);
+  return written + 2 * Math.ceil(rows / turn); // parts, and their sum
+}

@@ -1,0 +1,107 @@
+/** The dispatches that `explain` counts are those that the lowering makes: whole models and single ops on software Metal. */
+import { assert, assertEquals } from "@std/assert";
+import { encodeInput, type RunInput } from "../../src/engine/input.ts";
+import { allCases } from "../../src/conformance/cases.ts";
+import { costOf, type RunShape } from "../../src/schedule/cost.ts";
+import { DECODE_ROWS, dispatchesOf } from "../../src/schedule/dispatches.ts";
+import type { Plan } from "../../src/schedule/plan.ts";
+import type { Device } from "../../ffi/device.ts";
+import type { Pass } from "../../ffi/pass.ts";
+import { openMetal } from "../metal/metal.ts";
+import { fixture } from "../oracle/model.ts";
+import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { fixtureModel, TINY } from "../support/models.ts";
+
+const library = await buildSoftMetalLibrary();
+
+async function compiled(
+  device: Device,
+  plan: Plan,
+  buffers: readonly Uint8Array<ArrayBuffer>[],
+  scope: DisposableStack,
+): Promise<Pass> {
+  const bound = buffers.map((bytes) => {
+    const buffer = scope.use(device.createBuffer(Math.max(bytes.length, 256)));
+    buffer.write(0, bytes);
+    return buffer;
+  });
+  return scope.use(await device.compile(plan, bound));
+}
+
+/** Kernels that a run starts. */
+async function started(pass: Pass, input: RunInput): Promise<number> {
+  return (await pass.run(encodeInput({ ...input, outputMask: 0 }))).dispatches;
+}
+
+for (const name of ["e2b", "e4b", "e4b-mlx-mixed", "31b", "tiny"]) {
+  const folder = name === "tiny" ? TINY : fixtureModel(name);
+  Deno.test({
+    name:
+      `explain counts the dispatches of ${name} as a GPU makes them, op by op, for decode rows and prompts`,
+    ignore: folder === null,
+    async fn() {
+      using device = await openMetal(library.path);
+      const model = await fixture(folder!);
+      for (const fuse of [true, false]) {
+        for (const variant of ["decode", "prefill"] as const) {
+          using scope = new DisposableStack();
+          const plan = model.plan({ variant, fuse, exact: true });
+          const pass = await compiled(device, plan, model.buffers(plan), scope);
+          const one: RunShape = { rows: 1, outRows: 1, context: 200 };
+          if (variant === "decode") {
+            const made = pass.info().kernels.map(({ op, dispatches }) => `${op} ${dispatches}`);
+            assertEquals(made, plan.ops.map((op) => `${op.kind} ${dispatchesOf(op, one)}`));
+            assertEquals(
+              pass.info().dispatches,
+              plan.ops.reduce((sum, op) => sum + dispatchesOf(op, one), 0),
+            );
+          }
+          const counts = variant === "decode" ? [1, 2, 5, DECODE_ROWS] : [DECODE_ROWS + 1, 80];
+          for (const rows of counts) {
+            for (const context of [0, 100]) {
+              const outRows = variant === "decode" ? rows : 1;
+              const ids = Array.from({ length: rows }, (_, i) => i % 200);
+              const outputs = ids.map((_, i) => i).slice(rows - outRows);
+              const input = model.input(ids, context, outputs, 0);
+              for (const row of input.rows) row.rowClass = variant;
+              const expected = plan.ops.reduce(
+                (sum, op) => sum + costOf(op, { rows, outRows, context }).dispatches,
+                0,
+              );
+              const what = `${variant} of ${rows} rows after ${context}, fused ${fuse}`;
+              assertEquals(await started(pass, input), expected, what);
+            }
+          }
+        }
+      }
+    },
+  });
+}
+
+Deno.test("the dispatches of single ops are counted as a GPU makes them, in every fusion and mix of formats", async () => {
+  using device = await openMetal(library.path);
+  const counted = new Map<string, number>();
+  for (const c of allCases()) {
+    const kernels = ["bf16", "affine4/64+bf16|", "affine6/32+bf16|", "V=262144", "f16 sequences"];
+    if (!kernels.some((word) => c.name.startsWith(word) || c.name.includes(word)) || c.work > 6e6) continue;
+    const { plan, buffers, input } = c.build(true);
+    const classes = new Set(input.rows.map((row) => row.rowClass));
+    const sequences = new Set(input.rows.map((row) => row.sequence));
+    // What explain describes: rows of one sequence and one class; up to 16 rows decode.
+    const decode = classes.has("decode");
+    if (classes.size > 1 || sequences.size > 1 || decode !== input.rows.length <= DECODE_ROWS) continue;
+    using scope = new DisposableStack();
+    const pass = await compiled(device, plan, buffers, scope);
+    const shape = {
+      rows: input.rows.length,
+      outRows: input.outputs.length,
+      context: input.rows[0].position,
+    };
+    // Rows of a linear case have positions that say nothing; only attention looks at them.
+    assertEquals(await started(pass, input), dispatchesOf(plan.ops[0], shape), `${c.op} ${c.name}`);
+    counted.set(c.op, (counted.get(c.op) ?? 0) + 1);
+  }
+  for (const op of ["linear", "attention", "attend"]) {
+    assert((counted.get(op) ?? 0) > 10, `${op}: too few cases`);
+  }
+});
