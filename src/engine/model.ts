@@ -13,6 +13,7 @@ import {
   TokenizerError,
 } from "../errors.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
+import { machineNamed } from "../schedule/machines.ts";
 import { OUTPUT } from "../schedule/text.ts";
 import type { Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
@@ -208,7 +209,8 @@ export class LoadedModel implements Model {
   explain(options: ExplainOptions = {}): Explanation {
     checkNames(options, ["device", "rows", "context"]);
     const { config, weights, device, kvFormat } = this.#parts;
-    return explainPlan(config, { device: device.kind, ...options }, weights, kvFormat);
+    const machine = machineNamed(device.info().name) ?? device.kind;
+    return explainPlan(config, { device: machine, ...options }, weights, kvFormat);
   }
 
   memory(): MemoryReport {

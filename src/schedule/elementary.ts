@@ -11,7 +11,9 @@ export function elementaryLayer(context: LayerContext, stream: Stream): Stream {
   const { index, heads, kvHeads, headDim: d, mlpWidth: W, rope: turn } = layer;
   const ownsKv = layer.kvOwner === index;
   const rope = {
-    theta: turn.theta, rotatedPairs: turn.rotatedPairs, positionScale: 1 / turn.factor,
+    theta: turn.theta,
+    rotatedPairs: turn.rotatedPairs,
+    positionScale: 1 / turn.factor,
     positionOffset: context.positionOffset,
   };
   let rows: Dim = context.rows;

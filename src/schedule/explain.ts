@@ -72,7 +72,7 @@ export interface Explanation {
   layers: ExplainedLayer[];
   /** Ops in order. */
   ops: ExplainedOp[];
-  /** Sums over all ops. */
+  /** Sums over all ops; the seconds include what a forward takes beside its dispatches. */
   totals: OpCost & { ops: number; seconds: number; secondsPerToken: number };
 }
 
@@ -103,12 +103,12 @@ export function explainPlan(
       layer: op.layer ?? null,
       rows: outputs ? shape.outRows : rows,
       ...cost,
-      seconds: secondsOn(machine, cost),
+      seconds: secondsOn(machine, { ...cost, matrix: op.kind === "linear" && variant === "prefill" }),
     };
   });
   const sum = (list: ExplainedOp[], key: "dispatches" | "bytes" | "weightBytes" | "flops" | "seconds") =>
     list.reduce((total, op) => total + op[key], 0);
-  const seconds = sum(ops, "seconds");
+  const seconds = sum(ops, "seconds") + (machine.forward ?? 0);
   return {
     model: {
       modelType: config.modelType,

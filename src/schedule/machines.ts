@@ -1,4 +1,4 @@
-/** Named devices for predictions: published peak figures, and shares of them that good kernels reach. */
+/** Named devices for predictions: what they can do at most, the shares of it that the kernels reach, and the cost of starting them. */
 
 /** What a prediction needs to know of a device. */
 export interface Machine {
@@ -6,62 +6,92 @@ export interface Machine {
   /** peak memory bandwidth in bytes per second */ bandwidth: number;
   /** peak f32 operations per second */ flops: number;
   /** seconds between dependent dispatches */ dispatch: number;
+  /** peak operations per second of matrix products of a prompt, f16 operands. Default: `flops` */ matrixFlops?:
+    number;
+  /** share of the peak bandwidth that the kernels reach. Default 0.75 */ bandwidthShare?: number;
+  /** share of the peak arithmetic that the kernels reach. Default 0.5 */ flopsShare?: number;
+  /** seconds of a forward beside its dispatches: encoding, commit, wait. Default 0 */ forward?: number;
 }
 
-/** Share of the peak bandwidth that a streaming kernel reaches. */
 const BANDWIDTH_SHARE = 0.75;
-/** Share of the peak arithmetic that a tiled matrix product reaches. */
 const FLOPS_SHARE = 0.5;
 
+/** Of a dispatch after a barrier in a concurrent encoder, and of a command buffer from commit to the end of the wait. */
 const APPLE_DISPATCH = 3e-6;
+const APPLE_FORWARD = 150e-6;
+/** f32 multiplications and additions of one GPU core in a clock: 128 lanes, fused. */
+const APPLE_CORE_FLOPS = 256;
 
-// name: [bandwidth in GB/s, f32 TFLOPS]. Apple's figures for the largest GPU of each chip.
-const APPLE: Record<string, [number, number]> = {
-  "M1": [68, 2.6],
-  "M1 Pro": [200, 5.3],
-  "M1 Max": [400, 10.6],
-  "M1 Ultra": [800, 21.2],
-  "M2": [100, 3.6],
-  "M2 Pro": [200, 6.8],
-  "M2 Max": [400, 13.6],
-  "M2 Ultra": [800, 27.2],
-  "M3": [100, 4.1],
-  "M3 Pro": [150, 7.4],
-  "M3 Max": [400, 16.4],
-  "M3 Ultra": [819, 32.8],
-  "M4": [120, 4.6],
-  "M4 Pro": [273, 9.2],
-  "M4 Max": [546, 18.4],
-  "M5": [153, 5.7],
+/**
+ * Chip: [GB/s, GPU cores, GPU clock in MHz], each chip with its largest GPU. Bandwidths and cores are the maker's specification;
+ * the clocks, which the maker does not tell, are those that reviewers read from running machines, good to about a tenth. They matter
+ * for prompts alone: a token is bound by bandwidth. The matrix units of the M5's cores are not counted, since the kernels do not
+ * use them.
+ */
+const APPLE: Record<string, [number, number, number]> = {
+  "M1": [68, 8, 1278],
+  "M1 Pro": [200, 16, 1296],
+  "M1 Max": [400, 32, 1296],
+  "M1 Ultra": [800, 64, 1296],
+  "M2": [100, 10, 1398],
+  "M2 Pro": [200, 19, 1398],
+  "M2 Max": [400, 38, 1398],
+  "M2 Ultra": [800, 76, 1398],
+  "M3": [100, 10, 1398],
+  "M3 Pro": [150, 18, 1398],
+  "M3 Max": [400, 40, 1398],
+  "M3 Ultra": [819, 80, 1398],
+  "M4": [120, 10, 1470],
+  "M4 Pro": [273, 20, 1578],
+  "M4 Max": [546, 40, 1578],
+  "M5": [153, 10, 1578],
+  "M5 Pro": [307, 20, 1578],
+  "M5 Max": [614, 40, 1578],
 };
 
 /** Every named device. */
 export const MACHINES: readonly Machine[] = [
-  ...Object.entries(APPLE).map(([name, [gigabytes, teraflops]]) => ({
+  ...Object.entries(APPLE).map(([name, [gigabytes, cores, megahertz]]) => ({
     name,
     bandwidth: gigabytes * 1e9,
-    flops: teraflops * 1e12,
+    flops: cores * APPLE_CORE_FLOPS * megahertz * 1e6,
     dispatch: APPLE_DISPATCH,
+    forward: APPLE_FORWARD,
   })),
-  { name: "H200", bandwidth: 4.8e12, flops: 67e12, dispatch: 2e-6 },
+  {
+    name: "H200", // peaks: the maker's data sheet, without sparsity; dispatch: between nodes of a graph
+    bandwidth: 4.8e12,
+    flops: 67e12,
+    matrixFlops: 989e12,
+    flopsShare: 0.1,
+    dispatch: 2e-6,
+    forward: 20e-6,
+  },
   { name: "cpu", bandwidth: 20e9, flops: 0.15e12, dispatch: 2e-6 }, // two cores of a server
 ];
 
 /** Chips that stand for a kind of device where no chip is named. */
 const TYPICAL: Record<string, string> = { metal: "M4", cuda: "H200", auto: "cpu" };
 
-/** A device by name (case does not matter) or by kind; undefined if there is none. */
+/** A device by name (case does not matter, nor does a leading "Apple") or by kind; undefined if there is none. */
 export function machineNamed(name: string): Machine | undefined {
-  const wanted = (TYPICAL[name.toLowerCase()] ?? name).toLowerCase();
+  const wanted = (TYPICAL[name.toLowerCase()] ?? name).toLowerCase().replace(/^(apple|nvidia) /, "");
   return MACHINES.find((machine) => machine.name.toLowerCase() === wanted);
 }
 
-/** Predicted seconds of one op. */
-export function secondsOn(
-  machine: Machine,
-  cost: { bytes: number; flops: number; dispatches: number },
-): number {
-  const memory = cost.bytes / (machine.bandwidth * BANDWIDTH_SHARE);
-  const arithmetic = cost.flops / (machine.flops * FLOPS_SHARE);
-  return Math.max(memory, arithmetic) + cost.dispatches * machine.dispatch;
+/** What one op costs. */
+export interface Work {
+  bytes: number;
+  flops: number;
+  dispatches: number;
+  /** a matrix product over rows of a prompt */ matrix: boolean;
+}
+
+/** Predicted seconds of one op: memory and arithmetic overlap, dispatches wait for each other. */
+export function secondsOn(machine: Machine, work: Work): number {
+  const { bandwidthShare = BANDWIDTH_SHARE, flopsShare = FLOPS_SHARE } = machine;
+  const peak = work.matrix ? machine.matrixFlops ?? machine.flops : machine.flops;
+  const memory = work.bytes / (machine.bandwidth * bandwidthShare);
+  const arithmetic = work.flops / (peak * flopsShare);
+  return Math.max(memory, arithmetic) + work.dispatches * machine.dispatch;
 }

@@ -1,4 +1,4 @@
-import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { assert, assertAlmostEquals, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { explain, InvalidArgument } from "../../mod.ts";
 import { parseConfig } from "../../src/checkpoint/config.ts";
 import { openCheckpoint } from "../../src/checkpoint/open.ts";
@@ -142,6 +142,50 @@ Deno.test("predictions order devices by their figures and take figures of one's 
   for (const { name } of MACHINES) assert(seconds(name) > 0);
   const own = { name: "mine", bandwidth: 1e12, flops: 1e13, dispatch: 1e-6 };
   assertEquals(explainPlan(E4B, { device: own }).device, own);
+});
+
+Deno.test("a prediction is the sum of its parts: memory or arithmetic, dispatches, and the forward", () => {
+  const plain = { name: "mine", bandwidth: 1e11, flops: 1e15, dispatch: 0 };
+  const { totals } = explainPlan(E4B, { device: plain });
+  assertAlmostEquals(totals.seconds, totals.bytes / (0.75 * 1e11), 1e-9);
+  const slow = explainPlan(E4B, { device: { ...plain, dispatch: 1e-5, forward: 1e-3, bandwidthShare: 0.5 } });
+  assertAlmostEquals(
+    slow.totals.seconds,
+    totals.bytes / (0.5 * 1e11) + 1e-5 * totals.dispatches + 1e-3,
+    1e-9,
+  );
+  // a prompt is bound by its matrix products, which may have a rate of their own
+  const prompt = { rows: 512, context: 0 };
+  const weak = { ...plain, bandwidth: 1e15, flops: 1e12 };
+  const before = explainPlan(E4B, { ...prompt, device: weak });
+  assertAlmostEquals(before.totals.seconds, before.totals.flops / (0.5 * 1e12), 1e-6 * before.totals.seconds);
+  const products = before.ops.filter(({ op }) => op === "linear").reduce(
+    (sum, { seconds }) => sum + seconds,
+    0,
+  );
+  const after = explainPlan(E4B, { ...prompt, device: { ...weak, matrixFlops: 1e13 } });
+  assertAlmostEquals(
+    after.totals.seconds,
+    before.totals.seconds - 0.9 * products,
+    1e-6 * before.totals.seconds,
+  );
+});
+
+Deno.test("chips go by the names that their drivers give them", () => {
+  assertEquals(explainPlan(E4B, { device: "Apple M2 Max" }).device.name, "M2 Max");
+  assertEquals(explainPlan(E4B, { device: "NVIDIA H200" }).device.name, "H200");
+});
+
+Deno.test("every family from M1 to M5 has figures of its size", () => {
+  for (const family of ["M1", "M2", "M3", "M4", "M5"]) {
+    const chips = MACHINES.filter(({ name }) => name === family || name.startsWith(`${family} `));
+    assert(chips.length >= 3, family);
+    for (const { name, bandwidth, flops } of chips) {
+      assert(bandwidth >= 60e9 && bandwidth <= 1e12, name);
+      // larger GPUs of a family have about as many bytes for each operation
+      assert(flops / bandwidth > 15 && flops / bandwidth < 50, `${name}: ${flops / bandwidth}`);
+    }
+  }
 });
 
 Deno.test("an unknown device or a wrong size is an InvalidArgument", async () => {

@@ -82,7 +82,19 @@ function run(fixture: Fixture, plan: TextPlan, ids: number[], outputs: number[])
   return { logits, states: () => plan.states.map((state) => oracle.value(state, input)) };
 }
 
-for (const name of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "31b", "31b-mlx-4bit", "12b"]) {
+for (
+  const name of [
+    "e2b",
+    "e4b",
+    "e2b-mlx-4bit",
+    "e4b-mlx-mixed",
+    "31b",
+    "31b-mlx-4bit",
+    "12b",
+    "26b-a4b",
+    "26b-a4b-mlx-4bit",
+  ]
+) {
   // The last three have keys that are values and no per-layer embeddings; they are in the optional set.
   const ignore = fixtureModel(name) === null;
   Deno.test(
