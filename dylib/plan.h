@@ -92,13 +92,31 @@ enum OpKind : uint32_t {
   // Head norms + RoPE + cache write + attention, see ops.ts `attention`.
   //   operands: qkv, q_norm, k_norm, kv, y.
   //   ints: heads, kv_heads, head_dim, rotated_pairs, kv_layer, group, window (0: none)
-  //   floats: theta, eps, score_scale, position_scale.   flags: AttentionFlags
+  //   floats: theta, eps, score_scale, position_scale, position_offset (rotation alone).   flags: AttentionFlags
   kAttention = 4,
   // y[i] = x[out_row[i]].                      operands: x [rows, n], y [out_rows, n]
   kGather = 5,
   // The best 256 of each adjusted row.         operands: logits [r, V], ids u32 [r, 256], values f32 [r, 256],
   //   stats f32 [r, 4] = raw log-sum-exp, log-sum-exp of adjusted/temperature, largest adjusted logit, 0
   kCandidates = 6,
+
+  // Routed experts (src/schedule/ops.ts). An expert id of E or more stands for an expert whose products are zero.
+  // Chooses experts.                           operands: x [r, H], scale [H], projection [E, H], per_expert_scale [E],
+  //   experts u32 [r, K], y [r, K].            floats: eps, in_scale
+  kRoute = 7,
+  // Gate and up of the chosen experts.         operands: x [r, H], pre_norm [H] (or none), experts u32 [r, K],
+  //   w0 [E, 2I, H] (gate rows first), or w0 and w1 [E, I, H], y [r, K*I].      floats: eps
+  kExpertGateUp = 8,
+  // Their weighted sum.                        operands: x [r, K*I], experts u32 [r, K], shares [r, K], w [E, H, I], y [r, H]
+  kExpertDown = 9,
+  // y = rms_norm(a, a_norm) + rms_norm(b, b_norm).  operands: a, a_norm, b, b_norm, y.   floats: eps
+  kAddNorms = 10,
+  // y = [scale * table[token] | state].        operands: table [V, B], state [r, B], y [r, 2B].   floats: scale
+  kDraftInput = 11,
+  // Logits of the tokens of the best centroids, the least of them - 1 for the others; ids of V or more are passed over.
+  //   operands: x [r, H], norm [H] (or none), scores [r, C], ordering u32 [C, V/C], table [V, H], y [r, V].
+  //   ints: top_k.   floats: eps
+  kCentroidHead = 12,
 
   // Elementary ops: the schedule with fuse: false is made of these and of kLinear without prologue or epilogue.
   // y = x * (mean(x^2 over each `group` columns) + eps)^-1/2 * weight, x first multiplied by in_scale
@@ -112,13 +130,20 @@ enum OpKind : uint32_t {
   // y = cap * tanh(x / cap).                   operands: x, y.      floats: cap
   kSoftcap = 35,
   // Half-split rotation of each head.          operands: x [r, heads*d], y.  ints: heads, head_dim, rotated_pairs
-  //   floats: theta, position_scale
+  //   floats: theta, position_scale, position_offset
   kRope = 36,
   // Writes each row's k and v to its page slot. operands: k, v, kv.   ints: kv_heads, head_dim, kv_layer, group
   kKvWrite = 37,
   // Attention over pages.                      operands: q, kv, y.
   //   ints: heads, kv_heads, head_dim, kv_layer, group, window.   floats: score_scale
   kAttend = 38,
+  // The choice of kRoute from ready logits.    operands: logits [r, E], per_expert_scale [E], experts u32 [r, K], y [r, K]
+  kTopK = 39,
+  // Rows [first_row, first_row + N) of the chosen experts times x, or times the slot's part of x.
+  //   operands: x [r, n] or [r, K*n], experts u32 [r, K], w [E, R, n], y [r, K*N].   ints: first_row
+  kExpertLinear = 40,
+  // y = sum of shares * x over slots.          operands: x [r, K*n], shares [r, K], y [r, n]
+  kExpertSum = 41,
 };
 
 enum Epilogue : uint32_t {

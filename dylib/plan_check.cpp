@@ -23,10 +23,12 @@ enum Role : uint32_t {
   kMatrix = 1u << 5,      // any float or quantised format [n, k]
   kIds = 1u << 6,         // u32 [r, n]
   kPool = 1u << 7,        // f32 or f16 [pages, 2 * layers, kv heads, 32, head size]
+  kExperts = 1u << 8,     // any float or quantised format [experts, n, k]
 };
 constexpr uint32_t kIn = kRead | kActivation, kOut = kWrite | kActivation;
 constexpr uint32_t kInOptional = kIn | kOptional, kOutOptional = kOut | kOptional;
 constexpr uint32_t kWeight = kRead | kMatrix, kWeightOptional = kWeight | kOptional;
+constexpr uint32_t kExpertWeight = kRead | kExperts, kChosen = kRead | kIds;
 constexpr uint32_t kParameter = kRead | kVector, kParameterOptional = kParameter | kOptional;
 
 struct Slot {
@@ -220,6 +222,94 @@ void check_candidates(const Checker &c) {  // logits, ids, values, stats
   c.shape(3, {r, 4});
 }
 
+// Experts of the rows of x: [r, slots] with 0 < slots <= count.
+int64_t check_slots(const Checker &c, uint32_t experts, int64_t rows, int64_t count) {
+  const int64_t slots = c.dim(experts, 1);
+  c.shape(experts, {rows, slots});
+  c.require(count < int64_t(1) << 20, "there are too many experts");
+  c.require(slots <= count, "more experts are chosen than there are");
+  return slots;
+}
+
+void check_route(const Checker &c) {  // x, scale, projection, per_expert_scale, experts, y
+  const int64_t r = c.rows(0), k = c.dim(0, 1), count = c.dim(2, 0);
+  c.shape(1, {k});
+  c.shape(2, {count, k});
+  c.shape(3, {count});
+  c.shape(5, {r, check_slots(c, 4, r, count)});
+  c.require(c.op.floats[0] > 0 && c.op.floats[1] > 0, "eps and in_scale must be positive");
+}
+
+void check_expert_gate_up(const Checker &c) {  // x, pre_norm, experts, w0, w1, y
+  const int64_t r = c.rows(0), k = c.dim(0, 1), count = c.dim(3, 0);
+  c.shape(1, {k});
+  const int64_t slots = check_slots(c, 2, r, count), n = c.dim(3, 1);
+  c.require(c.has(4) || n % 2 == 0, "w0 must hold as many gate rows as up rows");
+  const int64_t width = c.has(4) ? n : n / 2;
+  c.shape(3, {count, n, k});
+  c.shape(4, {count, n, k});
+  c.shape(5, {r, slots * width});
+  if (c.has(1)) c.require(c.op.floats[0] > 0, "eps must be positive");
+}
+
+void check_expert_down(const Checker &c) {  // x, experts, shares, w, y
+  const int64_t r = c.rows(0), count = c.dim(3, 0);
+  const int64_t slots = check_slots(c, 1, r, count);
+  c.shape(2, {r, slots});
+  c.shape(0, {r, slots * c.dim(3, 2)});
+  c.shape(4, {r, c.dim(3, 1)});
+}
+
+void check_add_norms(const Checker &c) {  // a, a_norm, b, b_norm, y
+  const int64_t r = c.rows(0), n = c.dim(0, 1);
+  c.shape(1, {n});
+  c.shape(2, {r, n});
+  c.shape(3, {n});
+  c.shape(4, {r, n});
+  c.require(c.op.floats[0] > 0, "eps must be positive");
+}
+
+void check_draft_input(const Checker &c) {  // table, state, y
+  const int64_t r = c.rows(1), n = c.dim(0, 1);
+  c.require(c.dim(0, 0) >= int64_t(c.plan.vocabulary_size), "table has fewer rows than the vocabulary has tokens");
+  c.shape(1, {r, n});
+  c.shape(2, {r, 2 * n});
+}
+
+void check_centroid_head(const Checker &c) {  // x, norm, scores, ordering, table, y
+  const int64_t r = c.rows(0), k = c.dim(0, 1), count = c.dim(3, 0), tokens = c.dim(4, 0);
+  c.require(count > 0 && tokens % count == 0, "the centroids do not divide the table's rows evenly");
+  c.shape(1, {k});
+  c.shape(2, {r, count});
+  c.shape(3, {count, tokens / count});
+  c.shape(4, {tokens, k});
+  c.shape(5, {r, tokens});
+  c.require(c.op.ints[0] > 0 && int64_t(c.op.ints[0]) <= count, "top_k must be 1 to the number of centroids");
+  if (c.has(1)) c.require(c.op.floats[0] > 0, "eps must be positive");
+}
+
+void check_top_k(const Checker &c) {  // logits, per_expert_scale, experts, y
+  const int64_t r = c.rows(0), count = c.dim(0, 1);
+  c.shape(1, {count});
+  c.shape(3, {r, check_slots(c, 2, r, count)});
+}
+
+void check_expert_linear(const Checker &c) {  // x, experts, w, y
+  const int64_t r = c.rows(0), k = c.dim(2, 2);
+  const int64_t slots = check_slots(c, 1, r, c.dim(2, 0));
+  c.require(c.dim(0, 1) == k || c.dim(0, 1) == slots * k, "x has neither one part nor one for each slot");
+  c.require(c.dim(3, 1) % slots == 0, "the width of y is no multiple of the slots");
+  c.shape(3, {r, c.dim(3, 1)});
+  c.require(int64_t(c.op.ints[0]) + c.dim(3, 1) / slots <= c.dim(2, 1), "the rows read from w lie outside it");
+}
+
+void check_expert_sum(const Checker &c) {  // x, shares, y
+  const int64_t r = c.rows(0), slots = c.dim(1, 1);
+  c.shape(1, {r, slots});
+  c.shape(0, {r, slots * c.dim(2, 1)});
+  c.shape(2, {r, c.dim(2, 1)});
+}
+
 void check_rms_norm(const Checker &c) {  // x, weight, y
   const int64_t n = c.dim(0, 1), group = c.op.ints[0];
   c.require(group > 0 && n % group == 0, "the width is no multiple of the group");
@@ -280,18 +370,37 @@ const Contract *contract_of(uint32_t kind) {
         {"h_out", kOutOptional}, {"pre_norm", kParameterOptional}, {"w0", kWeight}, {"w1", kWeightOptional},
         {"w2", kWeightOptional}, {"bias0", kParameterOptional}, {"bias1", kParameterOptional},
         {"bias2", kParameterOptional}, {"other", kInOptional}, {"y", kOut}}},
-      {kAttention, "attention", 7, 4, kOwnsKv | kKeysAreValues | kNormValues, check_attention,
+      {kAttention, "attention", 7, 5, kOwnsKv | kKeysAreValues | kNormValues, check_attention,
        {{"qkv", kIn}, {"q_norm", kParameterOptional}, {"k_norm", kParameterOptional}, {"kv", kRead | kPool},
         {"y", kOut}}},
       {kGather, "gather", 0, 0, 0, check_gather, {{"x", kIn}, {"y", kOut}}},
       {kCandidates, "candidates", 0, 0, 0, check_candidates,
        {{"logits", kIn}, {"ids", kWrite | kIds}, {"values", kOut}, {"stats", kOut}}},
+      {kRoute, "route", 0, 2, 0, check_route,
+       {{"x", kIn}, {"scale", kParameter}, {"projection", kWeight}, {"per_expert_scale", kParameter},
+        {"experts", kWrite | kIds}, {"y", kOut}}},
+      {kExpertGateUp, "expert_gate_up", 0, 1, 0, check_expert_gate_up,
+       {{"x", kIn}, {"pre_norm", kParameterOptional}, {"experts", kChosen}, {"w0", kExpertWeight},
+        {"w1", kExpertWeight | kOptional}, {"y", kOut}}},
+      {kExpertDown, "expert_down", 0, 0, 0, check_expert_down,
+       {{"x", kIn}, {"experts", kChosen}, {"shares", kIn}, {"w", kExpertWeight}, {"y", kOut}}},
+      {kAddNorms, "add_norms", 0, 1, 0, check_add_norms,
+       {{"a", kIn}, {"a_norm", kParameter}, {"b", kIn}, {"b_norm", kParameter}, {"y", kOut}}},
+      {kDraftInput, "draft_input", 0, 1, 0, check_draft_input, {{"table", kWeight}, {"state", kIn}, {"y", kOut}}},
+      {kCentroidHead, "centroid_head", 1, 1, 0, check_centroid_head,
+       {{"x", kIn}, {"norm", kParameterOptional}, {"scores", kIn}, {"ordering", kRead | kIds}, {"table", kWeight},
+        {"y", kOut}}},
+      {kTopK, "top_k", 0, 0, 0, check_top_k,
+       {{"logits", kIn}, {"per_expert_scale", kParameter}, {"experts", kWrite | kIds}, {"y", kOut}}},
+      {kExpertLinear, "expert_linear", 1, 0, 0, check_expert_linear,
+       {{"x", kIn}, {"experts", kChosen}, {"w", kExpertWeight}, {"y", kOut}}},
+      {kExpertSum, "expert_sum", 0, 0, 0, check_expert_sum, {{"x", kIn}, {"shares", kIn}, {"y", kOut}}},
       {kRmsNorm, "rms_norm", 1, 2, 0, check_rms_norm, {{"x", kIn}, {"weight", kParameterOptional}, {"y", kOut}}},
       {kAdd, "add", 0, 2, 0, check_add,
        {{"a", kIn}, {"b", kInOptional}, {"scalar", kParameterOptional}, {"y", kOut}}},
       {kGeluMul, "gelu_mul", 1, 0, 0, check_gelu_mul, {{"a", kIn}, {"b", kIn}, {"y", kOut}}},
       {kSoftcap, "softcap", 0, 1, 0, check_softcap, {{"x", kIn}, {"y", kOut}}},
-      {kRope, "rope", 3, 2, 0, check_rope_op, {{"x", kIn}, {"y", kOut}}},
+      {kRope, "rope", 3, 3, 0, check_rope_op, {{"x", kIn}, {"y", kOut}}},
       {kKvWrite, "kv_write", 4, 0, 0, check_kv_write, {{"k", kIn}, {"v", kIn}, {"kv", kWrite | kPool}}},
       {kAttend, "attend", 6, 1, 0, check_attend, {{"q", kIn}, {"kv", kRead | kPool}, {"y", kOut}}},
   };
@@ -308,6 +417,7 @@ bool suits(const Tensor &tensor, uint32_t role) {
   if (role & kActivation) return tensor.format == kF32 && tensor.rank == 2;
   if (role & kVector) return floats && tensor.rank == 1 && constant;
   if (role & kMatrix) return (floats || format_traits(tensor.format)->element_bytes == 0) && tensor.rank == 2 && constant;
+  if (role & kExperts) return (floats || format_traits(tensor.format)->element_bytes == 0) && tensor.rank == 3 && constant;
   if (role & kIds) return tensor.format == kU32 && tensor.rank == 2;
   return (tensor.format == kF32 || tensor.format == kF16) && tensor.rank == 5;  // kPool
 }

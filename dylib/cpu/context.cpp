@@ -44,8 +44,9 @@ const float *Context::vector(const Tensor *t) {
   return copy;
 }
 
-const RopeTable &Context::rope_table(float theta, float position_scale, uint32_t head_dim, uint32_t pairs) {
-  const auto [entry, is_new] = rope_tables.try_emplace({theta, position_scale, head_dim, pairs});
+const RopeTable &Context::rope_table(float theta, float position_scale, float position_offset, uint32_t head_dim,
+                                     uint32_t pairs) {
+  const auto [entry, is_new] = rope_tables.try_emplace({theta, position_scale, position_offset, head_dim, pairs});
   RopeTable &table = entry->second;
   if (!is_new) return table;
   const int64_t rows = input->header.rows;
@@ -58,7 +59,7 @@ const RopeTable &Context::rope_table(float theta, float position_scale, uint32_t
   parallel_ranges(rows, 4, [&](int64_t first, int64_t last, int) {
     for (int64_t r = first; r < last; r++) {
       for (uint32_t i = 0; i < pairs; i++) {
-        const double angle = input->position[r] * frequencies[i];
+        const double angle = (input->position[r] + static_cast<double>(position_offset)) * frequencies[i];
         table.cosines[static_cast<size_t>(r) * pairs + i] = static_cast<float>(std::cos(angle));
         table.sines[static_cast<size_t>(r) * pairs + i] = static_cast<float>(std::sin(angle));
       }

@@ -56,8 +56,8 @@ struct Context {
   const Input *input;
   Scratch shared;
   std::vector<Scratch> thread_scratch;  // [threads]; an op copies its thread's before it takes from it
-  // Of this run, by theta, position scale, head size and pairs.
-  std::map<std::tuple<float, float, uint32_t, uint32_t>, RopeTable> rope_tables;
+  // Of this run, by theta, position scale and offset, head size and pairs.
+  std::map<std::tuple<float, float, float, uint32_t, uint32_t>, RopeTable> rope_tables;
 
   uint8_t *bytes(const Tensor *t) const { return plan.buffers[t->buffer]->host + t->offset; }
   float *f32(const Tensor *t) const { return reinterpret_cast<float *>(bytes(t)); }
@@ -90,7 +90,7 @@ struct Context {
 
   // A vector tensor (norm weight, bias, scalar) as f32: its own bytes, or a copy in shared scratch.
   const float *vector(const Tensor *t);
-  const RopeTable &rope_table(float theta, float position_scale, uint32_t head_dim, uint32_t pairs);
+  const RopeTable &rope_table(float theta, float position_scale, float position_offset, uint32_t head_dim, uint32_t pairs);
 };
 
 // Most rows that an activation can have.
@@ -119,6 +119,22 @@ ScratchNeed need_attention(const Plan &plan, const Op &op);
 void run_candidates(Context &c, const Op &op);
 ScratchNeed need_candidates(const Plan &plan, const Op &op);
 
+void run_route(Context &c, const Op &op);
+void run_top_k(Context &c, const Op &op);
+ScratchNeed need_route(const Plan &plan, const Op &op);
+
+void run_expert_gate_up(Context &c, const Op &op);
+void run_expert_linear(Context &c, const Op &op);
+ScratchNeed need_expert_products(const Kernels &k, const Plan &plan, const Op &op, bool exact);
+void run_expert_down(Context &c, const Op &op);
+ScratchNeed need_expert_down(const Kernels &k, const Plan &plan, const Op &op, bool exact);
+
+void run_draft_input(Context &c, const Op &op);
+void run_centroid_head(Context &c, const Op &op);
+ScratchNeed need_centroid_head(const Plan &plan, const Op &op);
+
+void run_add_norms(Context &c, const Op &op);
+void run_expert_sum(Context &c, const Op &op);
 void run_rms_norm(Context &c, const Op &op);
 void run_add(Context &c, const Op &op);
 void run_gelu_mul(Context &c, const Op &op);

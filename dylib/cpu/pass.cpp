@@ -25,6 +25,15 @@ const char *op_name(OpKind kind) {
     case kAttention: return "attention";
     case kGather: return "gather";
     case kCandidates: return "candidates";
+    case kRoute: return "route";
+    case kExpertGateUp: return "expert_gate_up";
+    case kExpertDown: return "expert_down";
+    case kAddNorms: return "add_norms";
+    case kDraftInput: return "draft_input";
+    case kCentroidHead: return "centroid_head";
+    case kTopK: return "top_k";
+    case kExpertLinear: return "expert_linear";
+    case kExpertSum: return "expert_sum";
     case kRmsNorm: return "rms_norm";
     case kAdd: return "add";
     case kGeluMul: return "gelu_mul";
@@ -44,7 +53,7 @@ void check_supported(const Op &op) {
   if (!name) fail(MB_UNSUPPORTED, "The cpu device has no op of kind %u.", static_cast<unsigned>(op.kind));
   for (const Tensor *t : op.operands) {
     if (!t || is_float(t->format) || t->format == kAffine) continue;
-    if (t->format == kU32 && op.kind == kCandidates) continue;
+    if (t->format == kU32) continue;  // the plan's check admits it only where an op takes ids
     fail(MB_UNSUPPORTED, "The cpu device has no %s for format code %u.", name, static_cast<unsigned>(t->format));
   }
 }
@@ -58,6 +67,11 @@ ScratchNeed scratch_of(const Kernels &k, const Plan &plan, const Op &op) {
     case kAttention:
     case kAttend: return need_attention(plan, op);
     case kCandidates: return need_candidates(plan, op);
+    case kRoute: return need_route(plan, op);
+    case kExpertGateUp:
+    case kExpertLinear: return need_expert_products(k, plan, op, exact);
+    case kExpertDown: return need_expert_down(k, plan, op, exact);
+    case kCentroidHead: return need_centroid_head(plan, op);
     default: return need_elementary(op);
   }
 }
@@ -70,6 +84,15 @@ void run_op(Context &c, const Op &op) {
     case kAttention: return run_attention(c, op);
     case kGather: return run_gather(c, op);
     case kCandidates: return run_candidates(c, op);
+    case kRoute: return run_route(c, op);
+    case kExpertGateUp: return run_expert_gate_up(c, op);
+    case kExpertDown: return run_expert_down(c, op);
+    case kAddNorms: return run_add_norms(c, op);
+    case kDraftInput: return run_draft_input(c, op);
+    case kCentroidHead: return run_centroid_head(c, op);
+    case kTopK: return run_top_k(c, op);
+    case kExpertLinear: return run_expert_linear(c, op);
+    case kExpertSum: return run_expert_sum(c, op);
     case kRmsNorm: return run_rms_norm(c, op);
     case kAdd: return run_add(c, op);
     case kGeluMul: return run_gelu_mul(c, op);
@@ -93,8 +116,17 @@ std::vector<const Tensor *> written(const Op &op) {
     case kLinear: return {o[4], o[13]};
     case kAttention: return {o[4]};
     case kCandidates: return {o[3]};
+    case kRoute:
+    case kExpertGateUp:
+    case kCentroidHead: return {o[5]};
+    case kExpertDown:
+    case kAddNorms: return {o[4]};
+    case kTopK:
+    case kExpertLinear: return {o[3]};
     case kRmsNorm:
     case kGeluMul:
+    case kDraftInput:
+    case kExpertSum:
     case kAttend: return {o[2]};
     case kKvWrite: return {};
   }

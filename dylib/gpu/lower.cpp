@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "../plan_check.h"
+
 namespace mb::gpu {
 namespace {
 
@@ -20,6 +22,22 @@ constexpr Row kTable[] = {
     {kRope, lower_rope},             {kKvWrite, lower_kv_write},
     {kAttend, lower_attend},
 };
+
+// A drafter's rotation, which stands one position after the row's.
+bool has_position_offset(const Op &op) {
+  return (op.kind == kAttention && op.floats[4] != 0) || (op.kind == kRope && op.floats[2] != 0);
+}
+
+void lower_op(Emitter &emitter, const Op &op) {
+  if (has_position_offset(op)) {
+    fail(MB_UNSUPPORTED, "The GPU devices have no kernel for the op %s with a position offset; use device \"cpu\".",
+         op_name(op.kind));
+  }
+  for (const Row &row : kTable) {
+    if (row.kind == op.kind) return row.lower(emitter, op);
+  }
+  fail(MB_UNSUPPORTED, "The GPU devices have no kernel for the op %s; use device \"cpu\".", op_name(op.kind));
+}
 
 uint64_t row_bytes(const Tensor &t) {
   uint64_t elements = 1;
@@ -81,9 +99,7 @@ Lowering::Lowering(const Plan &plan, const Limits &limits) : plan_(plan), limits
     Emitter emitter(plan, limits_, shape);
     for (uint32_t i = 0; i < plan.ops.size(); i++) {
       emitter.begin(i);
-      for (const Row &row : kTable) {
-        if (row.kind == plan.ops[i].kind) row.lower(emitter, plan.ops[i]);
-      }
+      lower_op(emitter, plan.ops[i]);
     }
     scratch_bytes_ += emitter.most_scratch();  // a mix of both classes needs at most the sum
   }
@@ -119,9 +135,7 @@ std::vector<Dispatch> Lowering::lower(const Shape &shape) const {
   Emitter emitter(plan_, limits_, shape);
   for (uint32_t i = 0; i < plan_.ops.size(); i++) {
     emitter.begin(i);
-    for (const Row &row : kTable) {
-      if (row.kind == plan_.ops[i].kind) row.lower(emitter, plan_.ops[i]);
-    }
+    lower_op(emitter, plan_.ops[i]);
   }
   return emitter.take();
 }

@@ -7,7 +7,17 @@ import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../sup
 
 const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 /** The rows of this round, then the dense ones of the optional set. */
-const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "12b", "31b", "31b-mlx-4bit"];
+const ROWS = [
+  "e2b",
+  "e4b",
+  "e2b-mlx-4bit",
+  "e4b-mlx-mixed",
+  "12b",
+  "31b",
+  "31b-mlx-4bit",
+  "26b-a4b",
+  "26b-a4b-mlx-4bit",
+];
 
 async function open(name: string, internals: Internals = {}) {
   const folder = fixtureModel(name);

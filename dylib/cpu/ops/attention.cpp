@@ -308,7 +308,7 @@ void run_attention(Context &c, const Op &op) {
   const float eps = op.floats[1];
   const int64_t rows = c.rows(y), width = columns_of(qkv), q_width = s.heads * s.d, pairs = op.ints[3];
   const bool owns = op.flags & kOwnsKv, keys_are_values = op.flags & kKeysAreValues, norm_values = op.flags & kNormValues;
-  const RopeTable &rope = c.rope_table(op.floats[0], op.floats[3], op.ints[2], op.ints[3]);
+  const RopeTable &rope = c.rope_table(op.floats[0], op.floats[3], op.floats[4], op.ints[2], op.ints[3]);
   float *queries = c.shared.take<float>(static_cast<uint64_t>(rows * q_width));
   const Pages pages(c, s);
   c.parallel_ranges(rows, 4, [&](int64_t first, int64_t last, int thread) {

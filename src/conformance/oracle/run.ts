@@ -9,8 +9,10 @@ import type { Tensor } from "../../schedule/tensor.ts";
 import { geluMul, softcap } from "./activation.ts";
 import { attend, attention, type KvView, kvWrite, type Place } from "./attention.ts";
 import { CANDIDATES, candidates } from "./candidates.ts";
+import { centroidHead, draftInput } from "./drafter.ts";
 import { embed, gather, perLayerInputs } from "./embed.ts";
 import { linear, type LinearEpilogue } from "./linear.ts";
+import { expertGateUp, expertLinear, type ExpertMatrix, expertSum, route, topK } from "./moe.ts";
 import { add, rmsNorm } from "./norm.ts";
 import { fromF16, toF16 } from "./numbers.ts";
 import { rope } from "./rope.ts";
@@ -93,6 +95,11 @@ export class Oracle {
       readRow(table, token, this.buffers, this.plan.limits);
     const places = (tensor: Tensor, group: number): Place[] =>
       rows(tensor).map(({ position, sequence }) => ({ position, table: input.sequences[sequence][group] }));
+    const matrix = (tensor: Tensor): ExpertMatrix => ({
+      values: read(tensor),
+      rows: tensor.shape[1] as number,
+      n: columns(tensor),
+    });
     switch (op.kind) {
       case "embed":
         return void write(op.y, embed(tableRow(op.table), columns(op.table), tokens(op.y), op.scale));
@@ -151,6 +158,68 @@ export class Oracle {
         write(op.values, join(found.map((f) => f.values), CANDIDATES));
         return void write(op.stats, join(found.map((f) => f.stats), 4));
       }
+      case "route": {
+        const choice = route(
+          read(op.x),
+          read(op.scale),
+          read(op.projection),
+          read(op.perExpertScale),
+          columns(op.experts),
+          op,
+        );
+        write(op.experts, choice.experts);
+        return void write(op.y, choice.shares);
+      }
+      case "top_k": {
+        const choice = topK(read(op.logits), read(op.perExpertScale), columns(op.experts));
+        write(op.experts, choice.experts);
+        return void write(op.y, choice.shares);
+      }
+      case "expert_gate_up":
+        return void write(
+          op.y,
+          expertGateUp(
+            read(op.x),
+            maybe(op.preNorm),
+            read(op.experts),
+            columns(op.experts),
+            op.weights.map(matrix),
+            op.eps,
+          ),
+        );
+      case "expert_linear": {
+        const K = columns(op.experts);
+        return void write(
+          op.y,
+          expertLinear(read(op.x), read(op.experts), K, matrix(op.weight), op.firstRow, columns(op.y) / K),
+        );
+      }
+      case "expert_down": {
+        const K = columns(op.experts);
+        const products = expertLinear(read(op.x), read(op.experts), K, matrix(op.weight), 0, columns(op.y));
+        return void write(op.y, expertSum(products, read(op.shares), K));
+      }
+      case "expert_sum":
+        return void write(op.y, expertSum(read(op.x), read(op.shares), columns(op.shares)));
+      case "add_norms": {
+        const n = columns(op.y);
+        const a = rmsNorm(read(op.a), read(op.aNorm), n, op.eps);
+        return void write(op.y, add(a, rmsNorm(read(op.b), read(op.bNorm), n, op.eps), 1, 1));
+      }
+      case "draft_input":
+        return void write(op.y, draftInput(tableRow(op.table), read(op.state), tokens(op.y), op.scale));
+      case "centroid_head":
+        return void write(
+          op.y,
+          centroidHead(
+            read(op.x),
+            maybe(op.norm),
+            read(op.scores),
+            read(op.ordering),
+            read(op.table),
+            { H: columns(op.x), centroids: columns(op.scores), topK: op.topK, eps: op.eps },
+          ),
+        );
       case "rms_norm":
         return void write(op.y, rmsNorm(read(op.x), maybe(op.weight), op.group, op.eps, op.inScale));
       case "add":
