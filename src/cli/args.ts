@@ -29,7 +29,7 @@ type ValueOf<F extends Flag> = F["type"] extends "number" ? number
 export type Values<T extends Flags> = { [K in keyof T]?: ValueOf<T[K]> };
 
 /**
- * Parses `args` by a flag table into values and positional words.
+ * Parses `args` by a flag table into values and positional words; what follows `--` is words.
  * Throws {@linkcode UnknownOption} for a flag outside the table and {@linkcode InvalidArgument} for a bad value.
  */
 export function parseFlags<T extends Flags>(
@@ -39,7 +39,8 @@ export function parseFlags<T extends Flags>(
   const of = (...types: Flag["type"][]) =>
     Object.keys(flags).filter((name) => types.includes(flags[name].type));
   const unknown: string[] = [];
-  const parsed = parseArgs([...args], {
+  const joined = joinValues(args, flags);
+  const parsed = parseArgs([...joined], {
     boolean: of("boolean"),
     string: [...of("string", "number", "strings"), "_"],
     collect: of("strings"),
@@ -54,13 +55,37 @@ export function parseFlags<T extends Flags>(
       Object.keys(flags).map((name) => `--${name}`),
     );
   }
-  const given = (name: string) => args.some((arg) => arg === `--${name}` || arg.startsWith(`--${name}=`));
+  const end = joined.indexOf("--");
+  const before = end < 0 ? joined : joined.slice(0, end);
+  const given = (name: string) => before.some((arg) => arg === `--${name}` || arg.startsWith(`--${name}=`));
   const values: Record<string, unknown> = {};
   for (const [name, flag] of Object.entries(flags)) {
     if (!given(name)) continue;
     values[name] = readValue(name, flag, parsed[name]);
   }
   return { values: values as Values<T>, words: parsed._.map(String) };
+}
+
+/** Refuses words for a command that takes `most` at most. Throws {@linkcode InvalidArgument}. */
+export function checkWords(words: readonly string[], most = 0): void {
+  if (words.length <= most) return;
+  throw new InvalidArgument(`"${words[most]}" is one word too many. --help shows what the command takes.`);
+}
+
+/** `--name value` as `--name=value`, so that a value may begin with a dash. */
+function joinValues(args: readonly string[], flags: Flags): string[] {
+  const joined: string[] = [];
+  for (let i = 0; i < args.length; i++) {
+    if (args[i] === "--") return [...joined, ...args.slice(i)];
+    const name = args[i].slice(2);
+    const takesValue = args[i].startsWith("--") && Object.hasOwn(flags, name) &&
+      flags[name].type !== "boolean";
+    if (!takesValue) joined.push(args[i]);
+    else if (i + 1 === args.length || args[i + 1].startsWith("--")) {
+      throw new InvalidArgument(`--${name} needs a value, as in --${name}=VALUE.`);
+    } else joined.push(`--${name}=${args[++i]}`);
+  }
+  return joined;
 }
 
 function readValue(name: string, flag: Flag, raw: unknown): unknown {

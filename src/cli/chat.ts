@@ -1,8 +1,8 @@
 /** `markbase chat`: a conversation in the terminal. */
 import { createInterface } from "node:readline/promises";
 import process from "node:process";
-import { load, type Message, type Model } from "../../mod.ts";
-import { describeFlags, parseFlags } from "./args.ts";
+import { load, MarkbaseError, type Message, type Model } from "../../mod.ts";
+import { checkWords, describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
 import { style, write } from "./terminal.ts";
@@ -16,7 +16,7 @@ const flags = {
 
 /** Help text of the command. */
 export const help =
-  `markbase chat\n\nTalks with a model. Ctrl-C stops the reply; on an empty line it leaves. /help lists commands.\n\n${
+  `markbase chat\n\nTalks with a model. Ctrl-C stops the reply or clears the line; on an empty line it leaves. /help lists commands.\n\n${
     describeFlags(flags)
   }`;
 
@@ -37,7 +37,8 @@ interface Conversation {
 
 /** Runs the command with the words after its name. */
 export async function chat(args: string[], signal: AbortSignal): Promise<void> {
-  const { values } = parseFlags(args, flags);
+  const { values, words } = parseFlags(args, flags);
+  checkWords(words);
   using bar = new ProgressBar();
   await using model = await load(values.model ?? "tiny", {
     ...loadOptions(values),
@@ -60,8 +61,11 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
   const prompt = style("> ", "cyan");
   terminal.setPrompt(prompt);
   let reply: AbortController | null = null;
-  // Ctrl-C stops the running reply; with none running it leaves.
-  const interrupt = () => reply ? reply.abort(new DOMException("Stopped.", "AbortError")) : terminal.close();
+  const interrupt = () => {
+    if (reply) reply.abort(new DOMException("Stopped.", "AbortError"));
+    else if (terminal.line) terminal.write(null, { ctrl: true, name: "u" }); // clears what was typed
+    else terminal.close();
+  };
   terminal.on("SIGINT", interrupt);
   // Piped input may end while a reply runs; the lines that came before are still answered.
   let ended = false;
@@ -131,6 +135,7 @@ async function answer(
   ];
   const started = performance.now();
   let said = "";
+  let failure = "";
   try {
     for await (const part of model.stream(messages, { ...options, thinking: conversation.thinking })) {
       if (part.type === "thinking") await write(Deno.stdout, style(part.text, "dim"));
@@ -150,10 +155,16 @@ async function answer(
       }
     }
   } catch (error) {
-    if (!options?.signal?.aborted) throw error;
-    await write(Deno.stdout, style(" [stopped]", "dim"));
+    if (options?.signal?.aborted) await write(Deno.stdout, style(" [stopped]", "dim"));
+    else if (error instanceof MarkbaseError) failure = error.message;
+    else throw error;
   }
   await write(Deno.stdout, "\n");
+  if (failure !== "") {
+    // The conversation goes on without the question: it can be asked again, shorter or after /clear.
+    await write(Deno.stderr, `error: ${failure}\n`);
+    return;
+  }
   // A stopped reply stays in the conversation as far as it went, so that the model sees what the person saw.
   conversation.messages.push({ role: "user", content: text }, { role: "assistant", content: said });
 }

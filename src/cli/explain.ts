@@ -1,6 +1,6 @@
 /** `markbase explain`: what a model costs on a device, before running it; a config alone is enough. */
 import { explain as explainSource, type Explanation } from "../../mod.ts";
-import { describeFlags, parseFlags } from "./args.ts";
+import { checkWords, describeFlags, parseFlags } from "./args.ts";
 import { bytes, style, table, write } from "./terminal.ts";
 
 const flags = {
@@ -33,6 +33,7 @@ export const help =
 /** Runs the command with the words after its name. */
 export async function explain(args: string[], _signal: AbortSignal): Promise<void> {
   const { values, words } = parseFlags(args, flags);
+  checkWords(words, values.model === undefined ? 1 : 0);
   const explanation = await explainSource(values.model ?? words[0] ?? "tiny", {
     ...(values.on === undefined ? {} : { device: values.on }),
     ...(values.rows === undefined ? {} : { rows: values.rows }),

@@ -28,7 +28,7 @@ ${Object.entries(commands).map(([name, command]) => `  ${name.padEnd(10)} ${comm
 
 markbase COMMAND --help shows the flags of a command.`;
 
-/** Runs one command line; returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted. */
+/** Runs one command line; returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 nobody reads. */
 export async function main(args: readonly string[]): Promise<number> {
   const [name, ...rest] = args;
   if (name === undefined || name === "--help" || name === "-h" || name === "help") {
@@ -52,6 +52,7 @@ export async function main(args: readonly string[]): Promise<number> {
     return 0;
   } catch (error) {
     if (interrupted.signal.aborted) return 130;
+    if (error instanceof Deno.errors.BrokenPipe) return 141; // as in `markbase generate … | head -1`
     if (!(error instanceof MarkbaseError)) throw error;
     console.error(`error: ${error.message}`);
     return error.code === "unknown_option" || error.code === "invalid_argument" ? 2 : 1;

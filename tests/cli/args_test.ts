@@ -1,6 +1,6 @@
 import { assertEquals, assertStringIncludes, assertThrows } from "@std/assert";
 import { InvalidArgument, UnknownOption } from "../../src/errors.ts";
-import { describeFlags, parseFlags } from "../../src/cli/args.ts";
+import { checkWords, describeFlags, parseFlags } from "../../src/cli/args.ts";
 
 const flags = {
   temperature: { type: "number", help: "randomness" },
@@ -41,4 +41,23 @@ Deno.test("the help lists every flag with its choices", () => {
   const help = describeFlags(flags);
   assertStringIncludes(help, "--device cpu|metal");
   assertEquals(help.split("\n").length, 4);
+});
+
+Deno.test("a value may begin with a dash, and what follows two dashes is words", () => {
+  const { values, words } = parseFlags(
+    ["--temperature", "-1", "--stop", "- a", "--stop=--", "--", "--temperature", "--nonsense"],
+    flags,
+  );
+  assertEquals(values, { temperature: -1, stop: ["- a", "--"] });
+  assertEquals(words, ["--temperature", "--nonsense"]);
+});
+
+Deno.test("a flag without its value is named", () => {
+  assertThrows(() => parseFlags(["--temperature"], flags), InvalidArgument, "--temperature needs a value");
+  assertThrows(() => parseFlags(["--stop", "--json"], flags), InvalidArgument, "--stop needs a value");
+});
+
+Deno.test("a word too many is named", () => {
+  checkWords(["one"], 1);
+  assertThrows(() => checkWords(["one", "two"], 1), InvalidArgument, '"two"');
 });

@@ -142,3 +142,59 @@ Deno.test("wrong usage exits with 2 and says what is right", async () => {
   assertEquals(help.code, 0);
   assertStringIncludes(help.stdout, "--max-tokens");
 });
+
+Deno.test("chat survives a question that does not fit, and answers the next one", async () => {
+  const { code, stdout, stderr } = await markbase(
+    ["chat", "--temperature", "0", "--context", "64"],
+    ["My name is Grace.", "word ".repeat(100), "What is my name?"].join("\n"),
+  );
+  assertEquals(code, 0);
+  assertMatch(stderr, /^error: The sequence would hold \d+ tokens but the context length is 64\./);
+  assertStringIncludes(stdout, "Your name is Grace.");
+});
+
+Deno.test("Ctrl-C stops one reply of a chat and keeps the conversation; at the prompt it leaves", async () => {
+  const child = new Deno.Command(Deno.execPath(), {
+    args: ["run", "-A", main, "chat", "--temperature", "100", "--top-k", "0", "--top-p", "1", "--seed", "3"],
+    env: { NO_COLOR: "1" },
+    stdin: "piped",
+    stdout: "piped",
+    stderr: "inherit",
+  }).spawn();
+  const input = child.stdin.getWriter();
+  const say = (line: string) => input.write(new TextEncoder().encode(line + "\n"));
+  const output = child.stdout.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  const until = async (pattern: RegExp) => {
+    for (let from = text.length; !pattern.test(text.slice(from));) {
+      const { value, done } = await output.read();
+      assert(!done, `the chat ended after ${JSON.stringify(text)}`);
+      text += value;
+    }
+  };
+  await until(/> $/);
+  await say("Tell me a story.");
+  await until(/\w/);
+  child.kill("SIGINT");
+  await until(/ \[stopped\]\n> $/);
+  await say("/undo");
+  await until(/Took back the last question\.\n> $/);
+  child.kill("SIGINT");
+  const { code } = await child.status;
+  assertEquals(code, 0);
+  await output.cancel();
+  await input.close().catch(() => {}); // the chat has ended already
+});
+
+Deno.test("a reader that stops early ends a command quietly", async () => {
+  const child = new Deno.Command(Deno.execPath(), {
+    args: ["run", "-A", main, "generate", "--temperature", "0", "Tell me a short story."],
+    stdin: "null",
+    stdout: "piped",
+    stderr: "piped",
+  }).spawn();
+  await child.stdout.cancel();
+  const stderr = await new Response(child.stderr).text();
+  assertEquals(stderr.replace(/^(Check|Download).*\n/gm, ""), "");
+  assertEquals((await child.status).code, 141);
+});
