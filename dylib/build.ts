@@ -405,7 +405,7 @@ async function remove(path: string): Promise<void> {
 }
 
 /** The path of a `file:` URL, without a trailing slash. */
-export function pathOf(url: URL): string {
+function pathOf(url: URL): string {
   return decodeURIComponent(url.pathname).replace(/\/$/, "");
 }
 

@@ -6,7 +6,7 @@
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { optionalEnv, requirePermission } from "../../ffi/permissions.ts";
 import { LibraryError } from "../../src/errors.ts";
-import { pathOf, readSources, writeSources } from "../build.ts";
+import { readSources, writeSources } from "../build.ts";
 import { flattenShader } from "../embed_shaders.ts";
 import { PTX, sha256, SHADERS, type Sources } from "../sources.ts";
 import { findPtxClang } from "./clang.ts";
@@ -61,6 +61,12 @@ export async function buildPtx(architecture: string, options: PtxBuildOptions = 
   const folder = `${parent}/${architecture}`;
   await requirePermission({ name: "read", path: parent }, "to read its cache folder");
   if (await isFolder(folder)) return folder;
+  if (await optionalEnv("MARKBASE_PTX") !== undefined) {
+    throw new LibraryError(
+      "ptx_not_found",
+      `MARKBASE_PTX names ${parent}, which has no folder ${architecture}. Correct or unset it.`,
+    );
+  }
   await requirePermission(
     { name: "write", path: parent },
     "to keep the kernels of its cuda device in its cache folder",

@@ -62,9 +62,8 @@ export function ptxText(unit: Unit, constants: Record<number, string> = {}): str
       formal.push(`${how}<${t}>::type a${a}`);
       return `${how}<${t}>::get(a${a})`;
     });
-    const bounds = k.maxThreads > 0 ? `__attribute__((launch_bounds(${k.maxThreads}))) ` : "";
     out.push(
-      `extern "C" ${bounds}__attribute__((nvptx_kernel)) void ${ptxName(k.host)}(${formal.join(", ")}) ` +
+      `extern "C" __attribute__((nvptx_kernel)) void ${ptxName(k.host)}(${formal.join(", ")}) ` +
         `{ ${callee(k)}(${actual.join(", ")}); }\n`,
     );
   }

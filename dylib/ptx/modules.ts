@@ -12,7 +12,12 @@ export function kernelTexts(module: PtxModule): Map<string, string> {
     const body = entries.get(kernel.entry);
     if (body === undefined) throw new Error(`the PTX has no entry ${kernel.entry}`);
     const used = usedBy(body, declarations);
-    return [kernel.host, [firstLine(kernel, body), head, ...used, body].join("\n") + "\n"];
+    // Registers are given out by it. Clang knows the attribute for it in CUDA sources only.
+    const bounded = body.replace(
+      /^\{$/m,
+      kernel.maxThreads > 0 ? `.maxntid ${kernel.maxThreads}, 1, 1\n{` : "{",
+    );
+    return [kernel.host, [firstLine(kernel, body), head, ...used, bounded].join("\n") + "\n"];
   }));
 }
 
