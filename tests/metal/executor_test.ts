@@ -5,7 +5,6 @@ import { openMetal, probeLibrary, SoftwareMetal } from "./metal.ts";
 import { block, COLUMNS, compileProbe, firstColumn, type PROBE, ProbePlan, ROWS, TOKENS } from "./plans.ts";
 
 const supported = Deno.build.os === "linux";
-let library: Promise<string> | undefined;
 
 /** A test over software Metal whose objects must all be gone after it. */
 function metalTest(name: string, body: (device: Device, metal: SoftwareMetal) => Promise<void>): void {
@@ -13,11 +12,11 @@ function metalTest(name: string, body: (device: Device, metal: SoftwareMetal) =>
     name,
     ignore: !supported,
     fn: async () => {
-      library ??= probeLibrary();
+      const library = await probeLibrary();
       const metal = await SoftwareMetal.open();
       const before = metal.live();
       {
-        using device = await openMetal(await library);
+        using device = await openMetal(library);
         metal.reset();
         await body(device, metal);
       }

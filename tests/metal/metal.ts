@@ -90,10 +90,22 @@ export async function openMetal(path: string, options: DeviceOptions = {}): Prom
   }
 }
 
-/** The product's library with the lowering and the kernels of tests/metal/probe; returns its path. */
-export async function probeLibrary(): Promise<string> {
+let product: Promise<string> | undefined;
+let probe: Promise<string> | undefined;
+
+/** The product's library over software Metal, built once for a test file; its path. */
+export function productLibrary(): Promise<string> {
+  return product ??= buildSoftMetalLibrary().then(({ path }) => path);
+}
+
+/** The product's library with the lowering and the kernels of tests/metal/probe, built once for a test file; its path. */
+export function probeLibrary(): Promise<string> {
+  return probe ??= buildProbe();
+}
+
+async function buildProbe(): Promise<string> {
   const dylib = new URL("../../dylib/", import.meta.url);
-  const probe = new URL("./probe/", import.meta.url);
+  const folder = new URL("./probe/", import.meta.url);
   const root = await Deno.makeTempDir({ prefix: "markbase-probe-" });
   try {
     const { files } = await scanSources(dylib);
@@ -102,13 +114,13 @@ export async function probeLibrary(): Promise<string> {
     );
     const copies = kept.map((file) => [new URL(file, dylib), `${root}/dylib/${file}`] as const);
     const own = ["probe.metal", "probe.h", "probe_params.h"].map((file) =>
-      [new URL(file, probe), `${root}/shaders/${file}`] as const
+      [new URL(file, folder), `${root}/shaders/${file}`] as const
     );
     for (
       const [from, to] of [
         ...copies,
         ...own,
-        [new URL("lower.cpp", probe), `${root}/dylib/gpu/lower.cpp`] as const,
+        [new URL("lower.cpp", folder), `${root}/dylib/gpu/lower.cpp`] as const,
       ]
     ) {
       await Deno.mkdir(to.slice(0, to.lastIndexOf("/")), { recursive: true });

@@ -3,8 +3,7 @@ import { assert, assertEquals } from "@std/assert";
 import { loadWith } from "../../src/engine/load.ts";
 import { Pass } from "../../ffi/pass.ts";
 import { cosine, fixtureModel, largest, maxDifference, readGolden, TINY } from "../support/models.ts";
-import { buildSoftMetalLibrary } from "../softmetal/task.ts";
-import { SoftwareMetal } from "./metal.ts";
+import { productLibrary, SoftwareMetal } from "./metal.ts";
 
 const supported = Deno.build.os === "linux";
 const EXACT = { device: "metal", precision: "exact", kvCache: "f32" } as const;
@@ -17,7 +16,7 @@ async function loadMetal(
   options: Parameters<typeof loadWith>[1] = EXACT,
 ): Promise<Awaited<ReturnType<typeof loadWith>>> {
   const before = Deno.env.get("MARKBASE_DYLIB");
-  Deno.env.set("MARKBASE_DYLIB", (await buildSoftMetalLibrary()).path);
+  Deno.env.set("MARKBASE_DYLIB", await productLibrary());
   try {
     return await loadWith(folder, options, {});
   } finally {
