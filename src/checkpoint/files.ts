@@ -53,6 +53,16 @@ export async function readRange(
   return bytes;
 }
 
+/** Whether there is a folder at `path`; `permission` is the path that Deno must be allowed to read. */
+export async function isFolder(path: string, permission: string): Promise<boolean> {
+  try {
+    return (await guard(path, permission, () => Deno.stat(path))).isDirectory;
+  } catch (error) {
+    if (error instanceof CheckpointError && error.code === "missing_file") return false;
+    throw error;
+  }
+}
+
 /** Reads a whole text file; null if it is `optional` and absent. */
 export async function readText(folder: string, name: string, optional: boolean): Promise<string | null> {
   if (optional && await sizeOf(join(folder, name), folder) === null) return null;

@@ -1,7 +1,7 @@
 /** Opens a checkpoint on disk: reads headers and configs, never the bulk of the weights. */
 import { CheckpointError, InvalidArgument } from "../errors.ts";
 import { type ModelConfig, parseConfig } from "./config.ts";
-import { type FileEntry, listFiles, openFile, readRange, readText, sizeOf } from "./files.ts";
+import { type FileEntry, isFolder, listFiles, openFile, readRange, readText, sizeOf } from "./files.ts";
 import { firstNonFinite } from "./finite.ts";
 import { CONFIG_LIMITS, parseStrictJson } from "./json.ts";
 import { headerLength, parseHeader } from "./safetensors.ts";
@@ -50,7 +50,7 @@ export interface Checkpoint {
  */
 export async function openCheckpoint(source: string): Promise<Checkpoint> {
   const { folder, file } = await locate(source);
-  const { config, rawConfig } = await readConfig(folder);
+  const { config, rawConfig } = await configOf(folder);
   const index = file === null ? await readText(folder, SHARD_INDEX, true) : null;
   const shardOf = index === null ? null : parseShardIndex(index);
   const names = shardOf !== null
@@ -86,10 +86,12 @@ export async function openCheckpoint(source: string): Promise<Checkpoint> {
   };
 }
 
-/** Reads only the configs of a folder: enough to explain an architecture without its weights. */
-export async function readConfig(
-  folder: string,
-): Promise<{ config: ModelConfig; rawConfig: Record<string, unknown> }> {
+/** Reads only the configs of a source: enough to explain an architecture without its weights. Throws like `openCheckpoint`. */
+export async function readConfig(source: string): Promise<Pick<Checkpoint, "config" | "rawConfig">> {
+  return await configOf((await locate(source)).folder);
+}
+
+async function configOf(folder: string): Promise<Pick<Checkpoint, "config" | "rawConfig">> {
   const rawConfig = await readJson(folder, "config.json", false);
   const generation = await readJson(folder, "generation_config.json", true);
   return { config: parseConfig(rawConfig, generation), rawConfig: rawConfig as Record<string, unknown> };
@@ -107,7 +109,8 @@ async function locate(source: string): Promise<{ folder: string; file: string | 
       source.lastIndexOf("/"),
       Deno.build.os === "windows" ? source.lastIndexOf("\\") : -1,
     );
-    return { folder: slash < 0 ? "." : source.slice(0, slash) || "/", file: source.slice(slash + 1) };
+    const folder = slash < 0 ? "." : source.slice(0, slash) || "/";
+    if (!await isFolder(source, folder)) return { folder, file: source.slice(slash + 1) };
   }
   if (await sizeOf(source, source) !== null) {
     throw new CheckpointError(

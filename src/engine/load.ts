@@ -227,9 +227,7 @@ export async function loadWith(
 export async function explain(source: string | URL, options: ExplainOptions = {}): Promise<Explanation> {
   checkNames(options, ["device", "rows", "context"]);
   const folder = await sourcePath(source);
-  const { config } = await readConfig(
-    folder.endsWith(".safetensors") ? folder.replace(/[^/\\]*$/, "") || "." : folder,
-  );
+  const { config } = await readConfig(folder);
   return explainPlan(config, options);
 }
 

@@ -40,6 +40,23 @@ Deno.test("a folder and its .safetensors file open alike", async () => {
   assertEquals(folder.rawConfig.model_type, "gemma4");
 });
 
+Deno.test("a folder whose name ends like a file opens as the folder that it is", async () => {
+  const parent = await Deno.makeTempDir();
+  const folder = `${parent}/copy.safetensors`;
+  try {
+    await Deno.mkdir(folder);
+    for (const name of ["config.json", "model.safetensors"]) {
+      await Deno.copyFile(`${folderOf("e2b")}/${name}`, `${folder}/${name}`);
+    }
+    const opened = await openCheckpoint(folder);
+    assertEquals(opened.folder, folder);
+    assertEquals((await readConfig(folder)).config, opened.config);
+    assertEquals((await readConfig(`${folder}/model.safetensors`)).config, opened.config);
+  } finally {
+    await Deno.remove(parent, { recursive: true });
+  }
+});
+
 Deno.test("a sharded checkpoint gives each tensor the file it is in", async () => {
   const whole = await openCheckpoint(folderOf("e2b"));
   await withFolder(await shardedFiles(), async (folder) => {

@@ -85,6 +85,65 @@ Deno.test("the same seed gives the same text, and another seed in time another",
   assertEquals((await story(random.receipt.seed)).text, random.text, "the receipt's seed replays the reply");
 });
 
+Deno.test("one seed gives one text through chat, stream, batch, generate and a session, alone or together", async () => {
+  await using model = await load("tiny");
+  const question = user("Tell me a story.");
+  const options = { temperature: 1, maxTokens: 40 };
+  for (const seed of [0, 7, 2 ** 53 - 1]) {
+    const { text, receipt } = await model.chat(question, { ...options, seed });
+    let streamed = "";
+    for await (const part of model.stream(question, { ...options, seed })) {
+      if (part.type === "text") streamed += part.text;
+    }
+    assertEquals(streamed, text);
+    const others = QUESTIONS.map((other) => user(other));
+    const batch = await model.batch([...others, { messages: question, seed }, ...others], options);
+    assertEquals(batch[others.length].text, text);
+    const ids = await generated(model, receipt.promptIds, { ...options, seed: receipt.seed });
+    assertEquals(model.tokenizer.decode(ids, { skipSpecial: true }), text);
+    using session = model.session();
+    await session.append(question);
+    const drawn: number[] = [];
+    for await (const id of session.generate({ ...options, seed })) drawn.push(id);
+    assertEquals(drawn, ids);
+  }
+});
+
+Deno.test("draws of many seeds follow the model's own probabilities, with and without temperature and top-k", async () => {
+  await using model = await load("tiny", EXACT);
+  const prompt = model.renderChat(user("Tell me a story.")) + "One";
+  const ids = model.tokenizer.encode(prompt, { special: true });
+  const logits = await model.logits(ids);
+  const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a]);
+  const DRAWS = 500;
+  for (const { temperature, topK } of [{ temperature: 1, topK: 0 }, { temperature: 1.7, topK: 4 }]) {
+    const kept = topK === 0 ? order : order.slice(0, topK);
+    const weights = kept.map((id) => Math.exp((logits[id] - logits[order[0]]) / temperature));
+    const total = weights.reduce((a, b) => a + b);
+    const counts = new Map<number, number>();
+    for (let seed = 0; seed < DRAWS; seed++) {
+      const [id] = await generated(model, ids, { temperature, topK, topP: 1, seed, maxTokens: 1 });
+      counts.set(id, (counts.get(id) ?? 0) + 1);
+    }
+    // Pearson's statistic over tokens expected at least five times, the rest together.
+    let statistic = 0, cells = 0, rest = DRAWS, restExpected = DRAWS;
+    kept.forEach((id, i) => {
+      const expected = DRAWS * weights[i] / total;
+      if (expected < 5) return;
+      const count = counts.get(id) ?? 0;
+      statistic += (count - expected) ** 2 / expected;
+      cells++;
+      rest -= count;
+      restExpected -= expected;
+    });
+    if (restExpected >= 5) statistic += (rest - restExpected) ** 2 / restExpected;
+    assert(cells >= 4, `${cells} cells`);
+    assert(rest >= 0 && (restExpected > 0.5 || rest <= 5), `${rest} draws beyond the likely tokens`);
+    // A chi-square variable of n degrees of freedom passes n + 5 √(2n) about once in 10^4 times.
+    assert(statistic < cells + 5 * Math.sqrt(2 * cells), `statistic ${statistic} over ${cells} cells`);
+  }
+});
+
 Deno.test("generation draws what the definition draws from the full logits, with any truncation", async () => {
   await using model = await load("tiny", EXACT);
   const ids = (await model.chat(user("Tell me a short story."), { maxTokens: 1 })).receipt.promptIds;
