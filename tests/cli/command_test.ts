@@ -166,7 +166,8 @@ Deno.test("Ctrl-C stops one reply of a chat and keeps the conversation; at the p
   const output = child.stdout.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   const until = async (pattern: RegExp) => {
-    for (let from = text.length; !pattern.test(text.slice(from));) {
+    const from = text.length;
+    while (!pattern.test(text.slice(from))) {
       const { value, done } = await output.read();
       assert(!done, `the chat ended after ${JSON.stringify(text)}`);
       text += value;
