@@ -63,7 +63,8 @@ export async function doctor(args: string[], signal: AbortSignal): Promise<void>
   const cases = chosenCases(values.full ? "full" : values.quick ? "quick" : "variants");
   for (const kind of DEVICES) {
     if (values.device === undefined || values.device === kind) {
-      await examine(kind, () => examineDevice(kind, cases, signal));
+      const able = cases.filter((c) => kind === "cpu" || !c.cpuOnly);
+      await examine(kind, () => examineDevice(kind, able, signal));
     }
   }
   await examine("model", () => examineModel(values.device as DeviceKind | undefined, signal));

@@ -36,6 +36,7 @@ export interface Case {
 export interface TableCase extends Case {
   /** which variants of ops it is about (src/schedule/variants.ts) */ variants: readonly string[];
   /** multiplications of its reference, about */ work: number;
+  /** GPU devices have no kernel for it and refuse it as unsupported */ cpuOnly?: boolean;
 }
 
 /** A seed from a name, so that a case keeps its data when others come and go. */

@@ -2,9 +2,12 @@
 import type { TableCase } from "./case.ts";
 import { attentionCases } from "./cases/attention.ts";
 import { candidatesCases } from "./cases/candidates.ts";
+import { drafterCases } from "./cases/drafter.ts";
+import { expertCases } from "./cases/experts.ts";
 import { linearCases } from "./cases/linear.ts";
 import { lookupCases } from "./cases/lookup.ts";
 import { pointwiseCases } from "./cases/pointwise.ts";
+import { routeCases } from "./cases/route.ts";
 
 /** All cases, op by op. */
 export function allCases(): TableCase[] {
@@ -14,6 +17,7 @@ export function allCases(): TableCase[] {
     ...attentionCases(),
     ...pointwiseCases(),
     ...candidatesCases(),
+    ...[...routeCases(), ...expertCases(), ...drafterCases()].map((c) => ({ ...c, cpuOnly: true })),
   ];
   const seen = new Set<string>();
   return cases.filter(({ op, name }) => {

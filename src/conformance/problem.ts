@@ -151,6 +151,23 @@ export class ProblemBuilder {
     };
   }
 
+  /** Random matrices of all experts, [E, n, k]. */
+  experts(name: string, E: number, n: number, k: number, format: WeightFormat): Tensor {
+    const all = this.matrix(name, E * n, k, format);
+    const split = (tensor: Tensor | undefined) =>
+      tensor && { ...tensor, shape: [E, n, tensor.shape[1] as number] };
+    return { ...split(all)!, scales: split(all.scales), biases: split(all.biases) };
+  }
+
+  /** Ids that the op reads, u32. */
+  ids(name: string, shape: readonly [Dim, number], values: readonly number[]): Tensor {
+    const rows = typeof shape[0] === "number" ? shape[0] : this.limits[shape[0]];
+    const offset = this.#inputs.reserve(rows * shape[1] * 4, 256);
+    const view = new DataView(this.#inputs.bytes.buffer, offset);
+    values.forEach((value, i) => view.setUint32(4 * i, value, true));
+    return { name, format: { kind: "u32" }, shape, buffer: 1, offset };
+  }
+
   /** KV pages in a buffer of their own, poison where `values` is NaN. */
   pages(name: string, shape: readonly Dim[], kind: "f32" | "f16", values: Float64Array): Tensor {
     const bytes = new Uint8Array(GUARD_BYTES + rowBytes({ kind }, values.length) + GUARD_BYTES).fill(POISON);

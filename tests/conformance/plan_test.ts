@@ -157,6 +157,10 @@ function intsOf(op: Op): number[] {
         op.kv.group,
         op.window ?? 0,
       ];
+    case "centroid_head":
+      return [op.topK];
+    case "expert_linear":
+      return [op.firstRow];
     case "rms_norm":
       return [op.group];
     case "gelu_mul":
@@ -182,7 +186,14 @@ function floatsOf(op: Op): number[] {
     case "linear":
       return [op.eps, op.epilogue.kind === "softcap" ? op.epilogue.cap : 0];
     case "attention":
-      return [op.rope.theta, op.eps, op.scoreScale, op.rope.positionScale];
+      return [op.rope.theta, op.eps, op.scoreScale, op.rope.positionScale, op.rope.positionOffset ?? 0];
+    case "expert_gate_up":
+    case "add_norms":
+    case "centroid_head":
+      return [op.eps];
+    case "draft_input":
+      return [op.scale];
+    case "route":
     case "rms_norm":
       return [op.eps, op.inScale];
     case "add":
@@ -190,7 +201,7 @@ function floatsOf(op: Op): number[] {
     case "softcap":
       return [op.cap];
     case "rope":
-      return [op.rope.theta, op.rope.positionScale];
+      return [op.rope.theta, op.rope.positionScale, op.rope.positionOffset ?? 0];
     case "attend":
       return [op.scoreScale];
     default:

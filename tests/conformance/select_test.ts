@@ -9,7 +9,17 @@ import { fixtureModel, TINY } from "../support/models.ts";
 const cases = allCases();
 
 /** Fixtures that this version can plan; those that are absent are skipped and named. */
-const MODELS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "12b", "31b", "31b-mlx-4bit"];
+const MODELS = [
+  "e2b",
+  "e4b",
+  "e2b-mlx-4bit",
+  "e4b-mlx-mixed",
+  "12b",
+  "31b",
+  "31b-mlx-4bit",
+  "26b-a4b",
+  "26b-a4b-mlx-4bit",
+];
 
 Deno.test("there is a case of every variant that a model needs, and few cases have them all", async () => {
   const folders = [TINY];
@@ -21,7 +31,9 @@ Deno.test("there is a case of every variant that a model needs, and few cases ha
   for (const folder of folders) {
     const model = await fixture(folder);
     for (const fuse of [true, false]) {
-      const plans = (["prefill", "decode"] as const).map((variant) => model.plan({ variant, fuse, exact: true }));
+      const plans = (["prefill", "decode"] as const).map((variant) =>
+        model.plan({ variant, fuse, exact: true })
+      );
       const variants = variantsOf(plans.flatMap((plan) => plan.ops));
       const chosen = select(cases, variants);
       assertEquals(chosen.missing, [], folder);

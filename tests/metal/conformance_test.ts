@@ -1,6 +1,6 @@
 /**
  * The conformance table on software Metal: the product's library and its own kernels. In order, in reversed order of lanes,
- * threadgroups and independent dispatches, and with every access checked.
+ * threadgroups and independent dispatches, with every access checked, and with a lower limit of threads.
  */
 import { assert } from "@std/assert";
 import { allCases } from "../../src/conformance/cases.ts";
@@ -8,7 +8,7 @@ import { prepare, type Prepared, type Row, runCase } from "../../src/conformance
 import { openMetal, productLibrary, SoftwareMetal } from "./metal.ts";
 
 const ignore = Deno.build.os !== "linux";
-const cases = allCases();
+const cases = allCases().filter((c) => !c.cpuOnly);
 const ops = [...new Set(cases.map(({ op }) => op))];
 /**
  * Where every access is checked, a case may have this many bytes of buffers and this many rows. Of KV pages a case touches
@@ -22,8 +22,13 @@ const MODES: { name: string; options: Record<string, string>; small?: boolean }[
   { name: "in order", options: {} },
   { name: "in reversed order", options: { order: "reverse" } },
   { name: "with every access checked, at small shapes", options: { detect: "1" }, small: true },
+  {
+    name: "with pipelines that take 256 threads, at small shapes",
+    options: { max_threads: "256" },
+    small: true,
+  },
 ];
-const DEFAULTS: Record<string, string> = { order: "forward", detect: "0" };
+const DEFAULTS: Record<string, string> = { order: "forward", detect: "0", max_threads: "1024" };
 
 /** Reference results of the op at hand; computed once, used by every mode. */
 let current: { op: string; prepared: Prepared[] } | undefined;
@@ -45,6 +50,20 @@ function describe({ op, case: name, precision, error, tolerance, reason }: Row):
   return `${op} ${name} (${precision}): error ${error.toExponential(2)}, allowed ${tolerance}` +
     (reason ? `; ${reason}` : "");
 }
+
+Deno.test({
+  name: "conformance: software Metal refuses what it has no kernel for and names the op",
+  ignore,
+  async fn() {
+    using device = await openMetal(await productLibrary());
+    const missing = allCases().filter((c) => c.cpuOnly);
+    assert(missing.length > 0);
+    for (const op of new Set(missing.map((c) => c.op))) {
+      const row = await runCase(device, prepare(missing.find((c) => c.op === op)!), true);
+      assert(row.code === "unsupported" && row.reason?.includes(`the op ${op}`), describe(row));
+    }
+  },
+});
 
 for (const op of ops) {
   for (const { name, options, small } of MODES) {

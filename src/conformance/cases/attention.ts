@@ -29,6 +29,7 @@ export interface AttentionDescription {
   /** default true */ normValues?: boolean;
   /** default: headDim / 2 */ rotatedPairs?: number;
   theta?: number;
+  /** added to positions by the rotation alone */ positionOffset?: number;
   /** K of the last key of each sequence is this much larger than the others */ peak?: number;
   /**
    * moves every score of an attend this far; q and K are then multiples of 1/8, so that f32 holds large scores exactly
@@ -136,7 +137,12 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
     ownsKv,
     keysAreValues: d.keysAreValues ?? false,
     normValues: d.normValues ?? true,
-    rope: { theta: d.theta ?? 1e4, rotatedPairs: d.rotatedPairs ?? headDim / 2, positionScale: 1 },
+    rope: {
+      theta: d.theta ?? 1e4,
+      rotatedPairs: d.rotatedPairs ?? headDim / 2,
+      positionScale: 1,
+      positionOffset: d.positionOffset,
+    },
     eps: 1e-3,
     scoreScale: 1,
   }, exact);
@@ -145,7 +151,7 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
 function name(d: AttentionDescription): string {
   const sequences = d.sequences.map((s) => `${s.history}+${s.rows}${s.decode ? "d" : ""}`).join(",");
   const parts = [`${d.kv ?? "f32"} sequences ${sequences} heads=${d.heads}/${d.kvHeads} d=${d.headDim}`];
-  for (const key of ["window", "rotatedPairs", "theta", "peak", "shift"] as const) {
+  for (const key of ["window", "rotatedPairs", "theta", "positionOffset", "peak", "shift"] as const) {
     if (d[key] !== undefined) parts.push(`${key}=${d[key]}`);
   }
   if (d.ownsKv === false) parts.push("shared");
@@ -256,6 +262,7 @@ export function attentionCases(): TableCase[] {
     // shared readers, K as V, raw values, partial and absent rotation, gathered rows
     for (const sequences of [[{ history: 290, rows: 1, decode: true }], [{ history: 17, rows: 21 }], mixed]) {
       add({ ...small, kv, sequences, ownsKv: false }, "attention");
+      add({ ...small, kv, sequences, ownsKv: false, window: 33, positionOffset: 1 }, "attention");
       add({ ...small, kv, sequences, ownsKv: false, window: 18, gathered: true }, "attention");
       add({ ...small, kv, sequences, keysAreValues: true }, "attention");
       add({ ...small, kv, sequences, keysAreValues: true, rotatedPairs: 8, theta: 1e6 }, "attention");
@@ -294,6 +301,7 @@ export function attentionCases(): TableCase[] {
   return list.map((d) => ({
     op: d.op,
     name: name(d),
+    cpuOnly: d.positionOffset !== undefined,
     variants: variantsOf(d),
     work: workOf(d),
     tolerance: d.kv === "f16" ? HALF : HALF_IF_FAST,

@@ -119,14 +119,17 @@ function ropeCase(
   rotatedPairs: number,
   theta: number,
   positionScale = 1,
+  positionOffset?: number,
 ): TableCase {
   const name =
     `positions ${positions.slice(0, 4).join(",")}${positions.length > 4 ? `… (${positions.length})` : ""} ` +
-    `heads=${heads} d=${headDim} pairs=${rotatedPairs} theta=${theta} scale=${positionScale}`;
+    `heads=${heads} d=${headDim} pairs=${rotatedPairs} theta=${theta} scale=${positionScale}` +
+    (positionOffset === undefined ? "" : ` offset=${positionOffset}`);
   return {
     op: "rope",
     name,
     tolerance: F32,
+    cpuOnly: positionOffset !== undefined,
     variants: ["rope"],
     work: 20 * positions.length * heads * headDim,
     build(exact) {
@@ -136,7 +139,7 @@ function ropeCase(
       );
       const n = heads * headDim;
       const x = builder.activation("x", ["rows", n], builder.random.normals(positions.length * n, 0.2));
-      const rope = { theta, rotatedPairs, positionScale };
+      const rope = { theta, rotatedPairs, positionScale, positionOffset };
       return builder.finish(
         { kind: "rope", x, y: builder.output("y", ["rows", n]), heads, headDim, rope },
         exact,
@@ -187,6 +190,8 @@ export function pointwiseCases(): TableCase[] {
     ropeCase([0, 7, 511, 4096, 32767, 131071, 262143], 2, 256, 128, 1e4),
     ropeCase([0, 7, 511, 4096, 32767, 131071, 262143], 2, 512, 64, 1e6),
     ropeCase([5, 131071], 2, 256, 128, 1e6, 0.125),
+    ropeCase([0, 5, 131071], 2, 64, 32, 1e4, 1, 1),
+    ropeCase([0, 5, 131071], 2, 256, 32, 1e6, 0.125, 1),
     ropeCase([9, 10], 1, 2, 1, 1e4),
     ropeCase([9, 10], 4, 64, 0, 1e4),
   ];

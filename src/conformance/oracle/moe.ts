@@ -31,23 +31,21 @@ export function topK(logits: Float64Array, perExpertScale: Float64Array, K: numb
   return { experts: Float64Array.from(chosen.flat()), shares: Float64Array.from(shares) };
 }
 
-/** The choice from x [r, H]: logits = projection [E, H] · (rms_norm(x) · scale · inScale). */
-export function route(
+/** projection [E, H] · (rms_norm(x) · scale · inScale) for x [r, H] → [r, E]. */
+export function routerLogits(
   x: Float64Array,
   scale: Float64Array,
   projection: Float64Array,
-  perExpertScale: Float64Array,
-  K: number,
   { eps, inScale }: { eps: number; inScale: number },
-): Choice {
+): Float64Array {
   const H = scale.length;
-  const E = perExpertScale.length;
+  const E = projection.length / H;
   const u = rmsNorm(x, scale, H, eps).map((value) => value * inScale);
   const logits = new Float64Array(x.length / H * E);
   for (let r = 0; r < x.length / H; r++) {
     for (let e = 0; e < E; e++) logits[r * E + e] = dot(u, r * H, projection, e * H, H);
   }
-  return topK(logits, perExpertScale, K);
+  return logits;
 }
 
 /** Weights of all experts, [E, rows, n]. */

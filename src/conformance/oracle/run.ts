@@ -12,7 +12,7 @@ import { CANDIDATES, candidates } from "./candidates.ts";
 import { centroidHead, draftInput } from "./drafter.ts";
 import { embed, gather, perLayerInputs } from "./embed.ts";
 import { linear, type LinearEpilogue } from "./linear.ts";
-import { expertGateUp, expertLinear, type ExpertMatrix, expertSum, route, topK } from "./moe.ts";
+import { expertGateUp, expertLinear, type ExpertMatrix, expertSum, routerLogits, topK } from "./moe.ts";
 import { add, rmsNorm } from "./norm.ts";
 import { fromF16, toF16 } from "./numbers.ts";
 import { rope } from "./rope.ts";
@@ -159,14 +159,8 @@ export class Oracle {
         return void write(op.stats, join(found.map((f) => f.stats), 4));
       }
       case "route": {
-        const choice = route(
-          read(op.x),
-          read(op.scale),
-          read(op.projection),
-          read(op.perExpertScale),
-          columns(op.experts),
-          op,
-        );
+        const logits = routerLogits(read(op.x), read(op.scale), read(op.projection), op);
+        const choice = topK(logits, read(op.perExpertScale), columns(op.experts));
         write(op.experts, choice.experts);
         return void write(op.y, choice.shares);
       }
