@@ -116,7 +116,11 @@ export interface Usage {
   completionTokens: number;
 }
 
-/** What is needed, beside the options, to get the same reply again: `generate(promptIds, {…options, seed})`. */
+/**
+ * What is needed, beside the options, to get the same reply again: `generate(promptIds, {…options, seed})`. With precision
+ * `fast` and quantised weights the reply also depends, in its rounding, on which part of the prompt was cached from an
+ * earlier reply (`usage.cachedTokens`); with `exact` it never does.
+ */
 export interface Receipt {
   /** Fingerprint of the weights: `sha256:` of all bytes, or `sampled-sha256:` of headers, sizes and samples of large files. */
   weights: string;
