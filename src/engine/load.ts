@@ -60,7 +60,6 @@ const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
  * `DeviceError`, `UnknownOption`, `InvalidArgument`, `MissingPermission`, or the signal's reason.
  *
  * ```ts
- * import { load } from "./mod.ts";
  * using model = await load("tiny");
  * const reply = await model.chat([{ role: "user", content: "What is 2 + 3?" }]);
  * console.log(reply.text);
