@@ -177,7 +177,7 @@ function entries(shape: Shape, noise: Noise): Entry[] {
 }
 
 /** The `config.json` of a model of this shape. */
-function config(shape: Shape): unknown {
+export function configOf(shape: Shape): Record<string, unknown> {
   const layerTypes = Array.from(
     { length: shape.layers },
     (_, i) => (i + 1) % shape.fullEvery === 0 ? "full_attention" : "sliding_attention",
@@ -228,7 +228,7 @@ const CHUNK = 1 << 22; // bytes written at a time
 /** Writes `config.json` and `model.safetensors` into `folder`. */
 export async function writeSynthetic(shape: Shape, folder: string): Promise<void> {
   await Deno.mkdir(folder, { recursive: true });
-  await Deno.writeTextFile(`${folder}/config.json`, JSON.stringify(config(shape), null, 1));
+  await Deno.writeTextFile(`${folder}/config.json`, JSON.stringify(configOf(shape), null, 1));
   // Wide elements first, as the reference writer does: a lone bf16 scalar would misalign every code after it.
   const list = entries(shape, new Noise(20260101)).sort((a, b) =>
     Number(b.dtype === "U32") - Number(a.dtype === "U32")
