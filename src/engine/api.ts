@@ -146,7 +146,7 @@ export interface Reply {
   thinking: string;
   /** Calls of the given tools. */
   toolCalls: ToolCall[];
-  /** The model ended (or a stop text came), `maxTokens` or the context was reached, or the model waits for tool results. */
+  /** The model ended (or a stop text came), `maxTokens`, the context or the cache's end was reached, or the model waits for tool results. */
   finishReason: "stop" | "length" | "toolCalls";
   /** Counts of tokens. */
   usage: Usage;

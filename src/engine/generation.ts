@@ -1,6 +1,6 @@
 /** The loop that turns a timeline of tokens into more tokens, one draw at a time. */
 import type { Sequence } from "../cache/sequence.ts";
-import { ContextFull, DeviceError, InvalidArgument } from "../errors.ts";
+import { ContextFull, DeviceError, InvalidArgument, MemoryLimit } from "../errors.ts";
 import { Adjustments } from "../sample/adjustments.ts";
 import { rank, sampleCandidates, sampleRow } from "../sample/sampler.ts";
 import type { GeneratedLogprob } from "./api.ts";
@@ -17,11 +17,12 @@ export interface Timeline {
 /** One drawn token. */
 export interface Draw {
   id: number;
-  /** why it is the last one */ end?: "stop" | "maxTokens" | "context";
+  /** why it is the last one */ end?: "stop" | "maxTokens" | "context" | "memory";
+  /** with "memory": what the cache said */ refusal?: MemoryLimit;
   logprob?: GeneratedLogprob;
 }
 
-/** Reserved for replies that name no `maxTokens`, so that they do not run dry at once. */
+/** Tokens reserved at a time for replies that name no `maxTokens`. */
 const USUAL_REPLY = 1024;
 
 /** What a generation needs to know of its model. */
@@ -48,11 +49,16 @@ export async function* drawTokens(
   if (ids.length === 0) throw new InvalidArgument("There is no token to continue from. Append at least one.");
   if (ids.length >= contextLength) throw new ContextFull(ids.length + 1, contextLength);
   const most = Math.min(settings.maxTokens, contextLength - ids.length);
-  const foreseen = Number.isFinite(settings.maxTokens) ? most : Math.min(most, USUAL_REPLY);
-  sequence.reserve(ids.length + foreseen, forward.chunkRows);
+  const prompt = ids.length;
+  let reserved = prompt; // tokens
+  const reserve = () => {
+    const step = Number.isFinite(settings.maxTokens) ? most : USUAL_REPLY;
+    reserved = Math.min(ids.length + step, prompt + most);
+    sequence.reserve(reserved, forward.chunkRows);
+  };
+  reserve();
 
   const adjustments = new Adjustments(settings, ids);
-  const prompt = ids.length;
   for (let drawn = 1; drawn <= most; drawn++) {
     const request: RowRequest = {
       adjustments: adjustments.list(),
@@ -77,14 +83,19 @@ export async function* drawTokens(
     ids.push(id);
     timeline.drawn = true;
     adjustments.accept(id);
-    const end = !settings.ignoreEos && stops.has(id)
-      ? "stop"
-      : drawn < most
-      ? undefined
-      : ids.length - prompt >= settings.maxTokens
-      ? "maxTokens"
-      : "context";
-    yield { id, end, logprob };
+    let end: Draw["end"];
+    let refusal: MemoryLimit | undefined;
+    if (!settings.ignoreEos && stops.has(id)) end = "stop";
+    else if (drawn === most) end = drawn >= settings.maxTokens ? "maxTokens" : "context";
+    else if (ids.length === reserved) {
+      try {
+        reserve();
+      } catch (error) {
+        if (!(error instanceof MemoryLimit)) throw error;
+        [end, refusal] = ["memory", error];
+      }
+    }
+    yield { id, end, refusal, logprob };
     if (end !== undefined) return;
   }
 }

@@ -307,6 +307,7 @@ export class LoadedModel implements Model {
     const text = stop && this.tokenizer.stream();
     for await (const draw of this.#draws(timeline, settings, owned)) {
       yield draw.id;
+      if (draw.refusal) throw draw.refusal;
       if (stop && text && stop.push(text.push(draw.id)).stopped) return;
     }
   }

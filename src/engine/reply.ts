@@ -50,6 +50,7 @@ export async function* replyParts(
   let text = "", thinking = "";
   let completionTokens = 0;
   let end: Draw["end"];
+  let refusal: Draw["refusal"];
   let stopped = false;
 
   const accept = (events: ReturnType<Reader["push"]>): StreamPart[] => {
@@ -76,7 +77,7 @@ export async function* replyParts(
   for await (const draw of draws) {
     completionTokens++;
     if (draw.logprob) logprobs.push(draw.logprob);
-    end = draw.end;
+    ({ end, refusal } = draw);
     // A token that ends the reply is no text.
     if (end !== "stop") yield* accept(reader.push(draw.id));
     if (stopped) break;
@@ -92,6 +93,13 @@ export async function* replyParts(
       code: "context_full",
       message: `The reply was cut off where the context of ${facts.contextLength} tokens was full. ` +
         `Load with a larger contextLength, or shorten the prompt.`,
+    });
+  }
+  if (!stopped && refusal !== undefined) {
+    warnings.push({
+      code: "memory_limit",
+      message:
+        `The reply was cut off. ${refusal.message} With maxTokens its cache is reserved before it begins.`,
     });
   }
   const { promptTokens, cachedTokens, receipt } = facts;

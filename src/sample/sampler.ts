@@ -51,7 +51,7 @@ export function sampleRow(logits: Float32Array, options: SamplingOptions, positi
   const ranked = rank(logits);
   let kept = topK === 0 ? ranked.count : Math.min(topK, ranked.count);
   const floor = minimumValue(ranked.values[0], options);
-  if (topP < 1) kept = massPrefix(ranked, kept, T, topP * mass(ranked, kept, T));
+  if (topP < 1) kept = massPrefix(ranked, kept, T, topP * prefixMass(ranked, kept, T));
   while (kept > 1 && ranked.values[kept - 1] < floor) kept--;
   return draw(ranked, kept, options, position);
 }
@@ -69,7 +69,7 @@ function keptCandidates(candidates: Candidates, options: SamplingOptions): numbe
   const floorInside = wholeSet || aboveFloor < count;
   if (topP === 1) return floorInside ? aboveFloor : undefined;
   if (wholeSet) {
-    return Math.min(aboveFloor, massPrefix(candidates, inside, T, topP * mass(candidates, inside, T)));
+    return Math.min(aboveFloor, massPrefix(candidates, inside, T, topP * prefixMass(candidates, inside, T)));
   }
 
   // The mass is measured against the whole row, by the device's f32 sum. Where that sum's error could move the end of the
@@ -95,10 +95,6 @@ function prefixMass({ values }: Ranked, count: number, T: number): number {
   let sum = 0;
   for (let i = 0; i < count; i++) sum += Math.exp((values[i] - values[0]) / T);
   return sum;
-}
-
-function mass(ranked: Ranked, count: number, T: number): number {
-  return prefixMass(ranked, count, T);
 }
 
 /** Length of the shortest prefix whose mass is at least `wanted`, at most `count`. */

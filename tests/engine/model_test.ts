@@ -395,6 +395,28 @@ Deno.test("a reply that has begun never fails for lack of pages, whoever shares 
   assert(replies > 20 && refused > 0, `${replies} replies, ${refused} refused`);
 });
 
+Deno.test("a reply without maxTokens that outgrows the cache is cut off with a warning, and ids end with the error", async () => {
+  const kvPages = 44; // of 32 tokens: one such reply fits, two do not
+  await using model = await loadWith(TINY, { ...EXACT, contextLength: 2048 }, { kvPages, keptPrefixes: 0 });
+  const endless = { temperature: 0, logitBias: { 300: 1e6 } };
+  using other = model.session();
+  await other.append([2, 15, 374]);
+  const held = other.generate({ ...endless, maxTokens: 64, ignoreEos: true });
+  await held.next();
+  const reply = await model.complete("The", endless);
+  assertEquals(reply.finishReason, "length");
+  assertEquals(reply.usage.completionTokens, 1024);
+  assertEquals(reply.warnings.map((warning) => warning.code), ["memory_limit"]);
+  const ids: number[] = [];
+  const error = await assertRejects(async () => {
+    for await (const id of model.generate([2, 15, 374], endless)) ids.push(id);
+  }, MarkbaseError);
+  assertEquals([error.code, ids.length], ["memory_limit", 1024]);
+  let rest = 1;
+  for await (const _ of held) rest++;
+  assertEquals(rest, 64);
+});
+
 Deno.test("text that spells control tokens, in messages and in completions, adds none to the prompt", async () => {
   await using model = await load("tiny");
   const controls = new Set(model.tokenizer.controlTokens.values());
