@@ -6,6 +6,7 @@ import { assert, assertEquals } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
 import { allCases } from "../../src/conformance/cases.ts";
 import { type AttentionDescription, attentionProblem } from "../../src/conformance/cases/attention.ts";
+import { type ExpertDescription, expertProblem } from "../../src/conformance/cases/experts.ts";
 import { type LinearDescription, linearProblem } from "../../src/conformance/cases/linear.ts";
 import { formatName, FORMATS } from "../../src/conformance/case.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
@@ -95,6 +96,30 @@ for (const exact of [true, false]) {
               `${formatName(format)} ${decodeRows ? "decode" : "prefill"} row ${row} of [${pick}] differs`,
             )
           );
+        }
+      }
+    }
+  });
+
+  test(`rows of experts are the same alone, in any batch and with any threads in ${precision} mode`, async ([one, two]) => {
+    const rows = 40;
+    for (const op of ["expert_gate_up", "expert_down", "expert_linear"] as const) {
+      for (const [i, format] of SOME_FORMATS.entries()) {
+        const d: ExpertDescription = { op, rows, E: 7, K: 3, k: 128, n: 21, format, preNorm: i % 2 === 0 };
+        for (const decodeRows of [0, rows]) {
+          const build = (pick: number[]) => expertProblem({ ...d, decodeRows, pick }, 17, exact);
+          const together = await rowsOf(two, build(Array.from({ length: rows }, (_, r) => r)), exact);
+          for (const [c, pick] of cuts(rows).filter((_, c) => c % 3 === i % 3).entries()) {
+            const found = await rowsOf(c % 2 ? one : two, build(pick), exact);
+            pick.forEach((row, at) =>
+              assert(
+                equal(found[at], together[row]),
+                `${op} ${formatName(format)} ${
+                  decodeRows ? "decode" : "prefill"
+                } row ${row} of [${pick}] differs`,
+              )
+            );
+          }
         }
       }
     }
@@ -192,6 +217,24 @@ test("linear rows are the same whether of class prefill or decode in exact mode"
         equal(runs[0][r], runs[1][r]) && equal(runs[0][r], runs[2][r]),
         `${formatName(format)} row ${r}`,
       );
+    }
+  }
+});
+
+test("rows of experts are the same whether of class prefill or decode in exact mode", async ([one, two]) => {
+  for (const op of ["expert_gate_up", "expert_down"] as const) {
+    for (const format of SOME_FORMATS) {
+      const d: ExpertDescription = { op, rows: 20, E: 5, K: 2, k: 256, n: 45, format };
+      const runs: Uint8Array[][] = [];
+      for (const [n, decodeRows] of [0, 20, 7].entries()) {
+        runs.push(await rowsOf(n % 2 ? one : two, expertProblem({ ...d, decodeRows }, 11, true), true));
+      }
+      for (let r = 0; r < 20; r++) {
+        assert(
+          equal(runs[0][r], runs[1][r]) && equal(runs[0][r], runs[2][r]),
+          `${op} ${formatName(format)} row ${r}`,
+        );
+      }
     }
   }
 });

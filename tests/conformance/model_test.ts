@@ -1,5 +1,5 @@
 /** Whole fixture models on the CPU device: against the oracle layer by layer, and against themselves bit for bit. */
-import { assert } from "@std/assert";
+import { assert, assertEquals } from "@std/assert";
 import type { Buffer } from "../../ffi/buffer.ts";
 import { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
@@ -110,7 +110,7 @@ function reference(plan: TextPlan, model: FixtureModel, input: RunInput): Float6
 
 const every = (ids: readonly number[]) => ids.map((_, i) => i);
 
-for (const row of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"]) {
+for (const row of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "26b-a4b", "26b-a4b-mlx-4bit"]) {
   /** the oracle's outputs by schedule and prompt, the same for every level */
   const references = new Map<string, Float64Array[]>();
   test(`${row} in exact mode agrees with the oracle after every layer, fused and elementary`, async (device) => {
@@ -137,6 +137,38 @@ for (const row of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"]) {
   });
 }
 
+for (const row of ["26b-a4b", "26b-a4b-mlx-4bit"]) {
+  test(`${row} chooses the golden experts with the golden shares in every layer`, async (device) => {
+    const { model, golden } = await open(row);
+    for (const fuse of [true, false]) {
+      const plan = model.plan({ variant: "decode", exact: true, fuse, trace: true });
+      using runner = await Runner.create(device, model, plan);
+      for (const { name, input_ids: ids } of golden.prompts) {
+        await runner.run(0, model.input(ids, 0, every(ids), LOGITS));
+        const indices = golden.tensors.get(`${name}.router_topk_index`)!.data;
+        const weights = golden.tensors.get(`${name}.router_topk_weight`)!.data;
+        let layers = 0;
+        for (const op of plan.ops) {
+          if (op.kind !== "route" && op.kind !== "top_k") continue;
+          const K = op.y.shape[1] as number;
+          const last = <T>(all: ArrayLike<T>) => Array.from(all).slice(-K);
+          const chosen = last(new Uint32Array(runner.read(op.experts, ids.length).buffer));
+          const shares = last(new Float32Array(runner.read(op.y, ids.length).buffer));
+          const at = op.layer! * K;
+          assertEquals(chosen, Array.from(indices.subarray(at, at + K)), `${name}, layer ${op.layer}`);
+          shares.forEach((share, s) => assert(Math.abs(share - weights[at + s]) < 1e-4, `${name}: ${share}`));
+          layers++;
+        }
+        assertEquals(
+          layers,
+          indices.length /
+            (plan.ops.find((op) => op.kind === "route" || op.kind === "top_k")!.y.shape[1] as number),
+        );
+      }
+    }
+  });
+}
+
 test("e2b computes the same bytes with and without reuse of the arena", async (device) => {
   for (const row of ["e2b", "e2b-mlx-4bit"]) {
     const { model, golden } = await open(row);
@@ -159,7 +191,7 @@ test("e2b computes the same bytes with and without reuse of the arena", async (d
 });
 
 test("e2b gives the same logits for prompts cut into chunks of 1, 7, 16 and 512", async (device) => {
-  for (const row of ["e2b", "e2b-mlx-4bit"]) {
+  for (const row of ["e2b", "e2b-mlx-4bit", "26b-a4b-mlx-4bit"]) {
     const { model, golden } = await open(row);
     const { input_ids: ids } = golden.prompts[1];
     const plans = (exact: boolean) => [

@@ -48,7 +48,7 @@ export async function readGolden(folder: string): Promise<Golden> {
   return { prompts, tensors: await readTensors(`${folder}/golden.safetensors`) };
 }
 
-/** The F32 tensors of a safetensors file. */
+/** The F32 and I32 tensors of a safetensors file. */
 export async function readTensors(
   path: string,
 ): Promise<Map<string, { shape: number[]; data: Float32Array }>> {
@@ -62,9 +62,12 @@ export async function readTensors(
       shape: number[];
       data_offsets: number[];
     };
-    if (name === "__metadata__" || dtype !== "F32") continue;
+    if (name === "__metadata__" || dtype !== "F32" && dtype !== "I32") continue;
     const data = bytes.slice(8 + length + range[0], 8 + length + range[1]);
-    tensors.set(name, { shape, data: new Float32Array(data.buffer) });
+    const values = dtype === "I32"
+      ? new Float32Array(new Int32Array(data.buffer))
+      : new Float32Array(data.buffer);
+    tensors.set(name, { shape, data: values });
   }
   return tensors;
 }

@@ -16,13 +16,14 @@ interface RouteDescription {
   /** leading rows of class decode; default: all if there are at most 16, else none */ decodeRows?: number;
   /** plain formats: each expert of the second half repeats one of the first */ ties?: boolean;
   magnitude?: number;
+  /** rows that differ, which later ones repeat, so that a few can be checked to be no near draws */ distinct?:
+    number;
   /** the op runs on gathered rows */ gathered?: boolean;
 }
 
-/** Rows that differ; longer inputs repeat them, so that a few can be checked to be no near draws. */
 const DISTINCT_ROWS = 48;
-/** Least distance of two logits, where they matter. */
-const LEAST_GAP = 2e-4;
+/** Least distance of two logits where they matter; among many rows some are nearer. */
+const leastGap = (rows: number) => rows <= DISTINCT_ROWS ? 2e-4 : 1e-5;
 
 function rowsOf(d: RouteDescription): { builder: (random: Random) => ProblemBuilder; symbol: DimSymbol } {
   const { rows, decodeRows = rows <= 16 ? rows : 0 } = d;
@@ -38,9 +39,12 @@ function rowsOf(d: RouteDescription): { builder: (random: Random) => ProblemBuil
   };
 }
 
-function repeated(random: Random, rows: number, width: number, mean: number, size: number): Float64Array {
-  const distinct = random.normals(Math.min(rows, DISTINCT_ROWS) * width, mean, size);
-  return Float64Array.from({ length: rows * width }, (_, i) => distinct[i % distinct.length]);
+function inputsOf(
+  { rows, H, magnitude = 1, distinct = DISTINCT_ROWS }: RouteDescription,
+  random: Random,
+): Float64Array {
+  const values = random.normals(Math.min(rows, distinct) * H, 0.2 * magnitude, magnitude);
+  return Float64Array.from({ length: rows * H }, (_, i) => values[i % values.length]);
 }
 
 function projectionOf(builder: ProblemBuilder, { E, H, format, ties }: RouteDescription): Tensor {
@@ -51,13 +55,13 @@ function projectionOf(builder: ProblemBuilder, { E, H, format, ties }: RouteDesc
 }
 
 function routeProblem(d: RouteDescription, seed: number, exact: boolean): Problem {
-  const { rows, H, E, K, magnitude = 1 } = d;
+  const { H, E, K } = d;
   const { builder: build, symbol } = rowsOf(d);
   const builder = build(new Random(seed));
   return builder.finish({
     kind: "route",
     projection: projectionOf(builder, d),
-    x: builder.activation("x", [symbol, H], repeated(builder.random, rows, H, 0.2 * magnitude, magnitude)),
+    x: builder.activation("x", [symbol, H], inputsOf(d, builder.random)),
     scale: builder.vector("scale", H, "bf16", 6, 2),
     perExpertScale: builder.vector("per_expert_scale", E, "bf16", 1, 0.4),
     experts: builder.output("experts", [symbol, K], "u32"),
@@ -69,7 +73,7 @@ function routeProblem(d: RouteDescription, seed: number, exact: boolean): Proble
 
 /** A seed whose choices f32 can tell: no two logits among the best K + 1 of a row are near, but for wanted ties. */
 function clearSeed(d: RouteDescription): number {
-  const few = { ...d, rows: Math.min(d.rows, DISTINCT_ROWS), decodeRows: undefined };
+  const few = { ...d, rows: Math.min(d.rows, d.distinct ?? DISTINCT_ROWS), decodeRows: undefined };
   for (let seed = seedOf(name(d));; seed++) {
     const { plan, buffers, input } = routeProblem(few, seed, true);
     const [op] = plan.ops;
@@ -82,7 +86,7 @@ function clearSeed(d: RouteDescription): number {
         0,
         d.K + 1,
       );
-      return best.every((logit, i) => i === 0 || best[i - 1] - logit > LEAST_GAP);
+      return best.every((logit, i) => i === 0 || best[i - 1] - logit > leastGap(few.rows));
     }).every((clear) => clear);
     if (isClear) return seed;
   }
@@ -146,6 +150,8 @@ export function routeCases(): TableCase[] {
     { rows: 4, H: 64, E: 5, K: 2, format: affine8, gathered: true },
     { rows: 4, H: 64, E: 5, K: 2, format: affine8, magnitude: 7e4 },
     { rows: 4, H: 33, E: 6, K: 4, format: { kind: "f32" }, ties: true },
+    { rows: 1000, H: 256, E: 128, K: 8, format: affine8, distinct: 1000 },
+    { rows: 1000, H: 256, E: 128, K: 8, format: { kind: "bf16" }, distinct: 1000 },
   );
   for (const rows of [63, 65, 32767, 32768, 32800, 40002]) {
     list.push({ rows, H: 5, E: 3, K: 2, format: { kind: "f32" } });
