@@ -32,7 +32,7 @@ const model = values.model ?? "e4b";
 const leastBytes = (values.megabytes ?? (kind === "cpu" ? 128 : 512)) * 1e6;
 
 const device = await Device.open(kind);
-const bound = await roofline(device);
+const bound = await roofline(device, leastBytes);
 
 /** Device seconds of one copy, in the order of the benches. */
 const timed = new Map<KernelCase, { seconds: number; bytes: number; flops: number; kernels: string }>();

@@ -55,7 +55,8 @@ export class KernelProblem implements Disposable {
       do copy(); while (copies < MOST_COPIES && placement.bytes(WEIGHTS) < leastBytes);
     } else {
       // Ops without matrices: attention of a token comes as often as its group has layers, with pages of their own.
-      for (let layers = decode ? placement.layers(c.ops) : 1; copies < layers;) copy();
+      const layers = decode ? placement.layers(c.ops) : 1;
+      while (copies < layers) copy();
     }
     const plan: Plan = {
       limits,

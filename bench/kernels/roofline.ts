@@ -5,8 +5,6 @@ import { median } from "../statistics.ts";
 import type { KernelCase } from "./cases.ts";
 import { KernelProblem } from "./problem.ts";
 
-/** Bytes of one side of the copy. */
-const COPY_BYTES = 256 * 2 ** 20;
 const WIDTH = 4096;
 
 /** Bytes per second, and how they were measured. */
@@ -15,21 +13,24 @@ export interface Roofline {
   how: string;
 }
 
-/** CPU: reads by all threads. GPU: a copy, by a kernel or by the device's own means, whichever is faster; both sides count. */
-export async function roofline(device: Device): Promise<Roofline> {
+/**
+ * CPU: reads by all threads. GPU: a copy, by a kernel or by the device's own means, whichever is faster; both sides count.
+ * `bytes` go through its memory.
+ */
+export async function roofline(device: Device, bytes: number): Promise<Roofline> {
   const { threads } = device.info();
   if (device.kind === "cpu") {
     return { bandwidth: await readBandwidth(threads), how: `read by ${threads} threads` };
   }
-  const kernel = await kernelCopy(device);
-  const own = ownCopy(device);
+  const rows = Math.ceil(bytes / 2 / 4 / WIDTH);
+  const kernel = await kernelCopy(device, rows);
+  const own = ownCopy(device, rows * WIDTH * 4);
   return kernel > own
     ? { bandwidth: kernel, how: "copied by a kernel" }
     : { bandwidth: own, how: "copied by the device" };
 }
 
-async function kernelCopy(device: Device): Promise<number> {
-  const rows = COPY_BYTES / 4 / WIDTH;
+async function kernelCopy(device: Device, rows: number): Promise<number> {
   const tensor = (name: string) => ({
     name,
     format: { kind: "f32" as const },
@@ -47,17 +48,17 @@ async function kernelCopy(device: Device): Promise<number> {
     vocabulary: 1000,
   };
   using problem = await KernelProblem.create(device, copy, 0);
-  return 2 * COPY_BYTES / await problem.time(10);
+  return 2 * rows * WIDTH * 4 / await problem.time(10);
 }
 
-function ownCopy(device: Device): number {
-  using from = device.createBuffer(COPY_BYTES);
-  using to = device.createBuffer(COPY_BYTES);
+function ownCopy(device: Device, bytes: number): number {
+  using from = device.createBuffer(bytes);
+  using to = device.createBuffer(bytes);
   const seconds: number[] = [];
   for (let i = 0; i < 12; i++) {
     const started = performance.now();
-    to.copy(0, from, 0, COPY_BYTES);
+    to.copy(0, from, 0, bytes);
     if (i >= 2) seconds.push((performance.now() - started) / 1e3);
   }
-  return 2 * COPY_BYTES / median(seconds);
+  return 2 * bytes / median(seconds);
 }
