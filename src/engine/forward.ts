@@ -15,6 +15,7 @@ import { OUTPUT, type TextPlan } from "../schedule/text.ts";
 import type { Warning } from "../warning.ts";
 import { encodeInput, type InputRow, type OutputRow, type RunInput } from "./input.ts";
 import { Turns } from "./turns.ts";
+import type { WeightLayout } from "./weights.ts";
 
 /** Candidates in one row. */
 export const CANDIDATES = 256;
@@ -29,6 +30,7 @@ export interface CompiledPlan {
 /** What a `Forward` is made of; it owns all of it but the device. */
 export interface ForwardParts {
   device: Device;
+  /** where the weights lie in the plans */ layout: WeightLayout;
   groups: readonly PageGroup[];
   kvFormat: "f16" | "f32";
   kvPages: readonly number[];
@@ -41,6 +43,13 @@ export interface ForwardParts {
   /** rows of one prefill chunk at most */ chunkRows: number;
   /** predicted time of a chunk at most, in seconds */ chunkSeconds: number;
   /** rows of one chunk at least, whatever their predicted time */ leastChunkRows: number;
+}
+
+/** What a drafter shares with its target. The buffers stay the target's. */
+export interface SharedParts
+  extends Pick<ForwardParts, "device" | "layout" | "groups" | "kvFormat" | "kvPages" | "kv"> {
+  /** in the order of the layout */ weightBuffers: readonly Buffer[];
+  exact: boolean;
 }
 
 /** Bits of the output mask. */
@@ -169,6 +178,14 @@ export class Forward implements AsyncDisposable {
   /** The page groups of the KV cache. */
   get groups(): readonly PageGroup[] {
     return this.#parts.groups;
+  }
+
+  /** What a drafter of this model reads. */
+  get shared(): SharedParts {
+    this.#check();
+    const { device, layout, groups, kvFormat, kvPages, kv, buffers, decode } = this.#parts;
+    const weightBuffers = buffers.slice(1 + kv.length);
+    return { device, layout, groups, kvFormat, kvPages, kv, weightBuffers, exact: decode.plan.exact };
   }
 
   /** A new, empty sequence. */

@@ -1,6 +1,6 @@
 /** `load`: from a source to a model that runs. */
 import type { Buffer } from "../../ffi/buffer.ts";
-import type { Device, DeviceKind } from "../../ffi/device.ts";
+import type { DeviceKind } from "../../ffi/device.ts";
 import { ChatTemplate, chatTemplateSource } from "../chat/template.ts";
 import { stopTokens } from "../chat/reply.ts";
 import { readText } from "../checkpoint/files.ts";
@@ -26,7 +26,8 @@ import { LoadedModel } from "./model.ts";
 import { openDevice } from "./open_device.ts";
 import { checkNames, choice, integer, LOAD_OPTIONS, signalOf } from "./options.ts";
 import { weightsFingerprint } from "./receipt.ts";
-import { layOutWeights, type WeightLayout } from "./weights.ts";
+import { placeWeights } from "./place_weights.ts";
+import { layOutWeights } from "./weights.ts";
 
 /** What tests turn. */
 export interface Internals {
@@ -49,8 +50,6 @@ const LEAST_CPU_ROWS = 256;
 /** Share of the device's memory that a model may take unless told otherwise. */
 const MEMORY_SHARE = 0.9;
 const KEPT_PREFIXES = 16;
-/** Bytes copied at a stretch before timers and signals are heard. */
-const BREATH_BYTES = 64 * 2 ** 20;
 /** A device's own scratch is known only after it compiled the plans; until then, as much as the arena and at least this. */
 const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
 
@@ -188,6 +187,7 @@ export async function loadWith(
   const isCpu = device.kind === "cpu";
   const forward = new Forward({
     device,
+    layout,
     groups,
     kvFormat: settings.kvCache,
     kvPages: budget.kvPages,
@@ -301,36 +301,6 @@ function variantsNeeded(
     unplacedPlan(config, weights, { variant, rows: DECODE_ROWS, kvFormat, fuse }).plan.ops
   );
   return variantsOf(ops);
-}
-
-/** The weight buffers of a layout: mapped files, and one with copies of what cannot be used in place. */
-async function placeWeights(
-  device: Device,
-  checkpoint: Checkpoint,
-  layout: WeightLayout,
-  stack: AsyncDisposableStack,
-  options: LoadOptions,
-): Promise<Buffer[]> {
-  const map = (file: number) => device.mapFile(checkpoint.files[file].path, 0, checkpoint.files[file].size);
-  const mapped = new Map<number, Buffer>();
-  for (const file of layout.mapped) mapped.set(file, stack.use(await map(file)));
-  if (layout.copiedBytes === 0) return [...mapped.values()];
-  const copied = stack.use(device.createBuffer(layout.copiedBytes));
-  await using temporary = new AsyncDisposableStack();
-  const sources = new Map(mapped);
-  let sinceBreath = 0; // bytes copied since other work had its turn
-  for (const [index, { file, offset, length, to }] of layout.copies.entries()) {
-    if ((sinceBreath += length) > BREATH_BYTES) {
-      sinceBreath = 0;
-      await new Promise((resolve) => setTimeout(resolve, 0));
-    }
-    options.signal?.throwIfAborted();
-    let source = sources.get(file);
-    if (source === undefined) sources.set(file, source = temporary.use(await map(file)));
-    copied.copy(to, source, offset, length);
-    options.onProgress?.({ stage: "weights", completed: index + 1, total: layout.copies.length });
-  }
-  return [...mapped.values(), copied];
 }
 
 function loadWarnings(checkpoint: Checkpoint, wanted: number | undefined, budget: Budget): Warning[] {

@@ -260,7 +260,7 @@ export class LoadedModel implements Model {
   }
 
   /** The parts that a session works with. */
-  get engine(): Pick<ModelParts, "forward" | "fingerprint" | "kvFormat" | "contextLength"> {
+  get engine(): Pick<ModelParts, "forward" | "weights" | "fingerprint" | "kvFormat" | "contextLength"> {
     return this.#parts;
   }
 

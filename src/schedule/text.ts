@@ -9,7 +9,7 @@ import type { LayerWeights, TextWeights } from "../checkpoint/weights.ts";
 import { MarkbaseError } from "../errors.ts";
 import { elementaryLayer } from "./elementary.ts";
 import { fusedLayer } from "./fused.ts";
-import { PAGE_TOKENS, pageBytes, pageGroups } from "./groups.ts";
+import { PAGE_TOKENS, pageBytes, type PageGroup, pageGroups } from "./groups.ts";
 import type { KvLayer } from "./ops.ts";
 import { type Limits, type Plan, PlanBuilder } from "./plan.ts";
 import type { Dim, Tensor } from "./tensor.ts";
@@ -39,6 +39,8 @@ export interface TextPlanOptions {
   trace?: boolean;
   /** false: the smallest ops, for tests. */
   fuse?: boolean;
+  /** Adds the output `state`, which a drafter starts from. */
+  withState?: boolean;
   /** Look for NaN and Inf after each op. */
   checkFinite?: boolean;
   /** false: no two activations share bytes, for tests. */
@@ -51,7 +53,8 @@ export const OUTPUT: {
   /** f32 [r, 256] */ readonly values: 1;
   /** f32 [r, 4] */ readonly stats: 2;
   /** f32 [r, V] */ readonly logits: 3;
-} = { ids: 0, values: 1, stats: 2, logits: 3 };
+  /** f32 [r, H] after the final norm; only of plans with `withState` */ readonly state: 4;
+} = { ids: 0, values: 1, stats: 2, logits: 3, state: 4 };
 
 /** A plan of the text network. */
 export interface TextPlan extends Plan {
@@ -116,13 +119,7 @@ export function textPlan(
   if (trace && variant !== "decode") throw new RangeError("Only the decode variant has a trace.");
   const builder = new PlanBuilder(limits);
   const groups = pageGroups(config);
-  const pages = groups.map((group, g): Tensor => ({
-    name: `kv.${group.name}`,
-    format: { kind: kvFormat },
-    shape: [kvPages[g], 2 * group.layers.length, group.kvHeads, PAGE_TOKENS, group.headDim],
-    buffer: builder.buffer(`kv.${group.name}`, kvPages[g] * pageBytes(group, kvFormat), true),
-    offset: 0,
-  }));
+  const pages = addPages(builder, groups, kvFormat, kvPages);
   for (const { name, bytes } of placed.buffers) builder.buffer(name, bytes, false);
 
   const tensor = (weight: WeightTensor) => placed.tensor(weight);
@@ -171,10 +168,13 @@ export function textPlan(
   const last = addHead(builder, config, stream, tensor(weights.finalNorm), tensor(weights.lmHead), {
     rows,
     fuse,
-    trace,
+    keep: trace || options.withState === true,
   });
   states.push(last.state);
   for (const output of [last.ids, last.values, last.stats, last.logits]) builder.output(output);
+  if (options.withState) {
+    builder.output(last.normed ?? addFinalNorm(builder, config, last.state, tensor(weights.finalNorm)));
+  }
   const plan = builder.finish({
     groups: groups.length,
     vocabularySize: V,
@@ -183,6 +183,22 @@ export function textPlan(
     reuse: trace ? false : options.reuse,
   });
   return { ...plan, states };
+}
+
+/** A buffer of each group's pages, and the tensor of all of them. */
+export function addPages(
+  builder: PlanBuilder,
+  groups: readonly PageGroup[],
+  kvFormat: "f16" | "f32",
+  kvPages: readonly number[],
+): Tensor[] {
+  return groups.map((group, g) => ({
+    name: `kv.${group.name}`,
+    format: { kind: kvFormat },
+    shape: [kvPages[g], 2 * group.layers.length, group.kvHeads, PAGE_TOKENS, group.headDim],
+    buffer: builder.buffer(`kv.${group.name}`, kvPages[g] * pageBytes(group, kvFormat), true),
+    offset: 0,
+  }));
 }
 
 /** The per-layer inputs of all layers, f32 [rows, L·P]; undefined in models without them. */
@@ -231,14 +247,19 @@ function addHead(
   stream: Stream,
   norm: Tensor,
   head: Tensor,
-  options: { rows: Dim; fuse: boolean; trace: boolean },
-): { state: Tensor; ids: Tensor; values: Tensor; stats: Tensor; logits: Tensor } {
+  options: {
+    rows: Dim;
+    fuse: boolean; /** the state before the norm is a tensor of its own */
+    keep: boolean;
+  },
+): { state: Tensor; normed?: Tensor; ids: Tensor; values: Tensor; stats: Tensor; logits: Tensor } {
   const { hiddenSize: H, vocabularySize: V, finalLogitSoftcap: cap, rmsNormEps: eps } = config;
-  const { rows, fuse, trace } = options;
+  const { rows, fuse } = options;
   let state = stream.x;
+  let normed: Tensor | undefined;
   const logits = builder.activation("logits", [rows, V]);
   if (fuse) {
-    const keep = trace && stream.residual ? builder.activation("final_state", [rows, H]) : undefined;
+    const keep = options.keep && stream.residual ? builder.activation("final_state", [rows, H]) : undefined;
     builder.add({
       kind: "linear",
       ...stream,
@@ -251,17 +272,33 @@ function addHead(
     });
     state = keep ?? state;
   } else {
-    const normed = builder.activation("final_norm", [rows, H]);
-    builder.add({ kind: "rms_norm", x: stream.x, weight: norm, y: normed, group: H, eps, inScale: 1 });
+    normed = addFinalNorm(builder, config, stream.x, norm);
     const raw = cap === null ? logits : builder.activation("raw_logits", [rows, V]);
     builder.add({ kind: "linear", x: normed, weights: [head], epilogue: { kind: "none" }, y: raw, eps });
     if (cap !== null) builder.add({ kind: "softcap", x: raw, y: logits, cap });
   }
+  return { state, normed, ...addCandidates(builder, logits), logits };
+}
+
+/** rms_norm of the last state by the final norm, f32 [r, H]. */
+export function addFinalNorm(builder: PlanBuilder, config: ModelConfig, state: Tensor, norm: Tensor): Tensor {
+  const { hiddenSize: H, rmsNormEps: eps } = config;
+  const y = builder.activation("final_norm", [state.shape[0], H]);
+  builder.add({ kind: "rms_norm", x: state, weight: norm, y, group: H, eps, inScale: 1 });
+  return y;
+}
+
+/** Candidates of logits [r, V]. */
+export function addCandidates(
+  builder: PlanBuilder,
+  logits: Tensor,
+): { ids: Tensor; values: Tensor; stats: Tensor } {
+  const [rows] = logits.shape;
   const ids = builder.activation("candidate_ids", [rows, 256], { kind: "u32" });
   const values = builder.activation("candidate_values", [rows, 256]);
   const stats = builder.activation("candidate_stats", [rows, 4]);
   builder.add({ kind: "candidates", logits, ids, values, stats });
-  return { state, ids, values, stats, logits };
+  return { ids, values, stats };
 }
 
 function checkSupported(config: ModelConfig): void {
