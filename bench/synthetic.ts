@@ -22,7 +22,22 @@ export interface Shape {
   /** last layers that read another layer's K and V */ sharedKv: number;
   doubleWide: boolean;
   vocabulary: number;
+  /** KV heads of full layers, whose keys are then their values; absent: as the others, with values of their own */
+  globalKvHeads?: number;
+  /** routed experts of each layer */ experts?: { count: number; topK: number; width: number };
+  /** the class that takes pictures and sound without encoders */ unified?: boolean;
 }
+
+const LARGE = {
+  fullEvery: 6,
+  headDim: 256,
+  globalHeadDim: 512,
+  window: 1024,
+  perLayer: 0,
+  sharedKv: 0,
+  doubleWide: false,
+  vocabulary: 262144,
+};
 
 /** Shapes of the published models. */
 export const shapes: Record<string, Shape> = {
@@ -56,10 +71,35 @@ export const shapes: Record<string, Shape> = {
     doubleWide: false,
     vocabulary: 262144,
   },
+  // Of the 12B only the hidden size was at hand. The rest is an assumption: the stack of the previous family's model of this
+  // hidden size, with the full layers of the larger models of this one.
+  "12b": {
+    ...LARGE,
+    hidden: 3840,
+    layers: 48,
+    mlp: 15360,
+    heads: 16,
+    kvHeads: 8,
+    globalKvHeads: 2,
+    unified: true,
+  },
+  "26b-a4b": {
+    ...LARGE,
+    hidden: 2816,
+    layers: 30,
+    mlp: 2112,
+    heads: 16,
+    kvHeads: 8,
+    globalKvHeads: 2,
+    experts: { count: 128, topK: 8, width: 704 },
+  },
+  "31b": { ...LARGE, hidden: 5376, layers: 60, mlp: 21504, heads: 32, kvHeads: 16, globalKvHeads: 4 },
 };
 
 const GROUP = 64;
 const BITS = 4;
+/** A router keeps more than the weights that it chooses. */
+const ROUTER_BITS = 8;
 
 interface Entry {
   name: string;
@@ -125,18 +165,24 @@ function entries(shape: Shape, noise: Noise): Entry[] {
   const bf16 = (name: string, dims: number[], fill: Entry["fill"]) =>
     list.push({ name, dtype: "BF16", shape: dims, bytes: 2 * dims.reduce((a, b) => a * b, 1), fill });
   const norm = (name: string, width: number) => bf16(`${root}${name}.weight`, [width], noise.near(1, 0.1));
-  const linear = (name: string, rows: number, columns: number) => {
-    const words = columns * BITS / 32;
+  const matrices = (name: string, rows: number[], columns: number, bits = BITS) => {
+    const words = columns * bits / 32;
     list.push({
       name: `${root}${name}.weight`,
       dtype: "U32",
-      shape: [rows, words],
-      bytes: rows * words * 4,
+      shape: [...rows, words],
+      bytes: rows.reduce((a, b) => a * b, 1) * words * 4,
       fill: noise.codes(),
     });
-    bf16(`${root}${name}.scales`, [rows, columns / GROUP], noise.near(0.0043, 0.0004));
-    bf16(`${root}${name}.biases`, [rows, columns / GROUP], noise.near(-0.0043 * 7.5, 0.003));
+    const step = 0.0043 * 2 ** (BITS - bits);
+    bf16(`${root}${name}.scales`, [...rows, columns / GROUP], noise.near(step, 0.1 * step));
+    bf16(
+      `${root}${name}.biases`,
+      [...rows, columns / GROUP],
+      noise.near(-step * (2 ** bits - 1) / 2, 0.7 * 0.0043),
+    );
   };
+  const linear = (name: string, rows: number, columns: number) => matrices(name, [rows], columns);
   const { hidden, perLayer, layers, vocabulary } = shape;
   linear("embed_tokens", vocabulary, hidden);
   norm("norm", hidden);
@@ -159,13 +205,34 @@ function entries(shape: Shape, noise: Noise): Entry[] {
     linear(layer("self_attn.q_proj"), shape.heads * headDim, hidden);
     linear(layer("self_attn.o_proj"), hidden, shape.heads * headDim);
     if (!shared) {
+      const keysAreValues = full && shape.globalKvHeads !== undefined;
+      const kvHeads = keysAreValues ? shape.globalKvHeads! : shape.kvHeads;
       norm(layer("self_attn.k_norm"), headDim);
-      linear(layer("self_attn.k_proj"), shape.kvHeads * headDim, hidden);
-      linear(layer("self_attn.v_proj"), shape.kvHeads * headDim, hidden);
+      linear(layer("self_attn.k_proj"), kvHeads * headDim, hidden);
+      if (!keysAreValues) linear(layer("self_attn.v_proj"), kvHeads * headDim, hidden);
     }
     linear(layer("mlp.gate_proj"), mlp, hidden);
     linear(layer("mlp.up_proj"), mlp, hidden);
     linear(layer("mlp.down_proj"), hidden, mlp);
+    if (shape.experts) {
+      const { count, width } = shape.experts;
+      for (
+        const name of [
+          "post_feedforward_layernorm_1",
+          "pre_feedforward_layernorm_2",
+          "post_feedforward_layernorm_2",
+        ]
+      ) {
+        norm(layer(name), hidden);
+      }
+      matrices(layer("router.proj"), [count], hidden, ROUTER_BITS);
+      bf16(`${root}${layer("router.scale")}`, [hidden], noise.near(1, 0.1));
+      bf16(`${root}${layer("router.per_expert_scale")}`, [count], noise.near(1, 0.1));
+      for (const name of ["gate_proj", "up_proj"]) {
+        matrices(layer(`experts.switch_glu.${name}`), [count, width], hidden);
+      }
+      matrices(layer("experts.switch_glu.down_proj"), [count, hidden], width);
+    }
     if (perLayer > 0) {
       linear(layer("per_layer_input_gate"), perLayer, hidden);
       linear(layer("per_layer_projection"), hidden, perLayer);
@@ -176,26 +243,45 @@ function entries(shape: Shape, noise: Noise): Entry[] {
   return list;
 }
 
-/** The `config.json` of a model of this shape. */
-export function configOf(shape: Shape): Record<string, unknown> {
+/** The `config.json` of a model of this shape, quantised or not. */
+export function configOf(shape: Shape, quantised: boolean = true): Record<string, unknown> {
   const layerTypes = Array.from(
     { length: shape.layers },
     (_, i) => (i + 1) % shape.fullEvery === 0 ? "full_attention" : "sliding_attention",
   );
+  const routers = shape.experts
+    ? Object.fromEntries(
+      layerTypes.map((_, i) => [
+        `language_model.model.layers.${i}.router.proj`,
+        { group_size: GROUP, bits: ROUTER_BITS, mode: "affine" },
+      ]),
+    )
+    : {};
+  const type = shape.unified ? "gemma4_unified" : "gemma4";
   return {
-    architectures: ["Gemma4ForConditionalGeneration"],
-    model_type: "gemma4",
+    architectures: [
+      shape.unified ? "Gemma4UnifiedForConditionalGeneration" : "Gemma4ForConditionalGeneration",
+    ],
+    model_type: type,
     audio_config: null,
     vision_config: null,
-    quantization: { group_size: GROUP, bits: BITS, mode: "affine" },
+    ...(quantised ? { quantization: { group_size: GROUP, bits: BITS, mode: "affine", ...routers } } : {}),
     tie_word_embeddings: true,
     text_config: {
-      model_type: "gemma4_text",
-      attention_k_eq_v: false,
+      model_type: `${type}_text`,
+      attention_k_eq_v: shape.globalKvHeads !== undefined,
+      ...(shape.globalKvHeads !== undefined ? { num_global_key_value_heads: shape.globalKvHeads } : {}),
       bos_token_id: 2,
       eos_token_id: 1,
       pad_token_id: 0,
-      enable_moe_block: false,
+      enable_moe_block: shape.experts !== undefined,
+      ...(shape.experts
+        ? {
+          num_experts: shape.experts.count,
+          top_k_experts: shape.experts.topK,
+          moe_intermediate_size: shape.experts.width,
+        }
+        : {}),
       final_logit_softcapping: 30.0,
       head_dim: shape.headDim,
       global_head_dim: shape.globalHeadDim,

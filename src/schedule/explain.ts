@@ -76,6 +76,14 @@ export interface Explanation {
   totals: OpCost & { ops: number; seconds: number; secondsPerToken: number };
 }
 
+/** Ops that are matrix products over all of their rows. */
+const PRODUCTS: ReadonlySet<Op["kind"]> = new Set([
+  "linear",
+  "expert_gate_up",
+  "expert_down",
+  "expert_linear",
+]);
+
 /** Explains a model; `weights` tell the true formats, and may be absent. Throws `InvalidArgument`. */
 export function explainPlan(
   config: ModelConfig,
@@ -103,7 +111,7 @@ export function explainPlan(
       layer: op.layer ?? null,
       rows: outputs ? shape.outRows : rows,
       ...cost,
-      seconds: secondsOn(machine, { ...cost, matrix: op.kind === "linear" && variant === "prefill" }),
+      seconds: secondsOn(machine, { ...cost, matrix: PRODUCTS.has(op.kind) && variant === "prefill" }),
     };
   });
   const sum = (list: ExplainedOp[], key: "dispatches" | "bytes" | "weightBytes" | "flops" | "seconds") =>

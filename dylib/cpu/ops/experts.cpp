@@ -383,7 +383,8 @@ ScratchNeed need_expert_down(const Kernels &k, const Plan &plan, const Op &op, b
   ExpertProducts::need_shared(need, k, {w}, static_cast<uint64_t>(pairs), exact);
   need.add_thread(kPairBlock * static_cast<uint64_t>(columns_of(w)) * 4);
   // The tile of a run with fewer pairs may be wider, but never so that the products exceed this.
-  need.add_thread(std::max<uint64_t>(kSumBytes, static_cast<uint64_t>(pairs) * 16));
+  const int64_t products = std::min(std::max(kSumBytes, pairs * 16), pairs * kMaxTile * 4);
+  need.add_thread(static_cast<uint64_t>(products));
   ExpertProducts::need_tile(need, k, plan, w, exact);
   return need;
 }
