@@ -8,6 +8,7 @@ import { Device } from "../../ffi/device.ts";
 import type { Buffer } from "../../ffi/buffer.ts";
 import {
   elementarySample,
+  expertSample,
   fusedSample,
   outputBytes,
   type Sample,
@@ -104,7 +105,7 @@ async function mutateInput(device: Device, sample: Sample): Promise<void> {
 }
 
 const device = await Device.open("cpu", { threads: 2 });
-for (const sample of [fusedSample(), elementarySample()]) {
+for (const sample of [fusedSample(), elementarySample(), expertSample()]) {
   await mutatePlan(device, sample);
   await mutateInput(device, sample);
 }

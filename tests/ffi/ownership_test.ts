@@ -2,7 +2,14 @@ import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
 import { DeviceError, Disposed, InvalidArgument } from "../../src/errors.ts";
-import { elementarySample, fusedSample, outputBytes, sampleBlock, sampleBuffers } from "./sample.ts";
+import {
+  elementarySample,
+  expertSample,
+  fusedSample,
+  outputBytes,
+  sampleBlock,
+  sampleBuffers,
+} from "./sample.ts";
 
 const LONG = 1e6; // repetitions: far longer than any test waits
 
@@ -163,7 +170,7 @@ Deno.test("buffers that could move are refused by every call", async () => {
 
 Deno.test("blocking and nonblocking runs give the same bytes; a blocking one is refused during another", async () => {
   using device = await Device.open("cpu");
-  for (const sample of [fusedSample(), elementarySample()]) {
+  for (const sample of [fusedSample(), elementarySample(), expertSample()]) {
     using pass = await device.compile(sample.plan, sampleBuffers(device, sample));
     const [a, b] = [new Uint8Array(outputBytes(sample)), new Uint8Array(outputBytes(sample))];
     const statistics = await pass.run(sampleBlock(), a);

@@ -4,7 +4,7 @@ import { encodePlan, type Plan, PlanBuilder } from "../../src/schedule/plan.ts";
 import type { AttentionOp, LinearOp, Op } from "../../src/schedule/ops.ts";
 import type { Format, Tensor } from "../../src/schedule/tensor.ts";
 import { DeviceError } from "../../src/errors.ts";
-import { elementarySample, fusedSample, type Sample, sampleBuffers } from "./sample.ts";
+import { elementarySample, expertSample, fusedSample, type Sample, sampleBuffers } from "./sample.ts";
 
 type Change = (op: Record<string, unknown>, plan: Plan) => void;
 
@@ -164,6 +164,62 @@ Deno.test("the other ops are refused where their shapes or parameters do not fit
   for (const [kind, words, change] of elementary) {
     await refused(device, elementarySample(), kind, 0, words, change);
   }
+});
+
+Deno.test("ops of experts and drafters whose shapes or parts do not fit are refused by name", async () => {
+  using device = await Device.open("cpu");
+  const weight = (i: number, changes: Partial<Tensor>): Change => (op) =>
+    (op.weights as Tensor[])[i] = like((op.weights as Tensor[])[i], changes);
+  const cases: [Op["kind"], number, string[], Change][] = [
+    ["route", 0, ["scale has shape", "[63]"], operand("scale", { shape: [63] })],
+    ["route", 0, ["per_expert_scale has shape"], operand("perExpertScale", { shape: [4] })],
+    ["route", 0, ["more experts are chosen"], operand("experts", { shape: ["rows", 6] })],
+    ["route", 0, ["experts has shape"], operand("experts", { shape: ["out_rows", 2] })],
+    ["route", 0, ["operand experts", "f32"], operand("experts", { format: { kind: "f32" } })],
+    ["route", 0, ["y has shape", "[rows, 3]"], operand("y", { shape: ["rows", 3] })],
+    [
+      "route",
+      0,
+      ["experts shares bytes with y"],
+      (op) => (op.y as Tensor).offset = (op.experts as Tensor).offset,
+    ],
+    ["route", 0, ["eps and in_scale must be positive"], parameter("inScale", 0)],
+    ["route", 0, ["experts lies in the read-only buffer"], operand("experts", { buffer: 1, offset: 0 })],
+    [
+      "expert_gate_up",
+      0,
+      ["as many gate rows"],
+      weight(0, { shape: [5, 63, 64], scales: undefined, biases: undefined, format: { kind: "bf16" } }),
+    ],
+    [
+      "expert_gate_up",
+      0,
+      ["operand w0", "rank (2)"],
+      weight(0, { shape: [320, 64], scales: undefined, biases: undefined, format: { kind: "bf16" } }),
+    ],
+    ["expert_gate_up", 0, ["y has shape"], operand("y", { shape: ["rows", 63] })],
+    ["expert_gate_up", 0, ["eps must be positive"], parameter("eps", 0)],
+    ["expert_gate_up", 1, ["w1 has shape"], weight(1, { shape: [4, 32, 64] })],
+    ["expert_gate_up", 1, ["operand w0 is absent"], parameter("weights", [])],
+    ["expert_down", 0, ["x has shape"], operand("x", { shape: ["rows", 32] })],
+    ["expert_down", 0, ["shares has shape"], operand("shares", { shape: ["rows", 1] })],
+    ["expert_down", 0, ["y has shape"], operand("y", { shape: ["rows", 63] })],
+    ["top_k", 0, ["per_expert_scale has shape"], operand("logits", { shape: ["rows", 4] })],
+    ["expert_linear", 0, ["rows read from w lie outside"], parameter("firstRow", 33)],
+    ["expert_linear", 0, ["rows read from w lie outside"], parameter("firstRow", 0xffffffff)],
+    ["expert_linear", 0, ["neither one part nor one"], operand("x", { shape: ["rows", 32] })],
+    ["expert_linear", 0, ["no multiple of the slots"], operand("y", { shape: ["rows", 63] })],
+    ["expert_sum", 0, ["x has shape"], operand("shares", { shape: ["rows", 1] })],
+    ["add_norms", 0, ["b_norm has shape"], operand("bNorm", { shape: [63] })],
+    ["add_norms", 0, ["operand a_norm is absent"], parameter("aNorm", undefined)],
+    ["draft_input", 0, ["state has shape"], operand("state", { shape: ["rows", 63] })],
+    ["centroid_head", 0, ["top_k must be"], parameter("topK", 9)],
+    ["centroid_head", 0, ["top_k must be"], parameter("topK", 0)],
+    ["centroid_head", 0, ["do not divide"], operand("ordering", { shape: [7, 5] })],
+    ["centroid_head", 0, ["scores has shape"], operand("scores", { shape: ["rows", 7] })],
+    ["centroid_head", 0, ["eps must be positive"], parameter("eps", 0)],
+  ];
+  for (const [kind, n, words, change] of cases) await refused(device, expertSample(), kind, n, words, change);
 });
 
 Deno.test("tensors outside their buffer, misaligned or of overflowing size are refused", async () => {
