@@ -2,7 +2,7 @@
  * All that needs a GPU machine, in one call: conformance, golden models, kernel timings, whole forwards, memory. Each section runs
  * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
- *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only env,conformance,models,kernels,forward] [--shape e4b]
+ *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only env,conformance,models,kernels,forward] [--shape e4b,26b-a4b]
  *         [--op linear] [--weights FOLDER]
  *
  * Full-size random weights are made where it runs. Writes a JSON file for each section into the folder and prints all tables
@@ -21,14 +21,14 @@ const { values } = parseFlags(Deno.args, {
   device: { type: "string", help: "cuda, metal or cpu" },
   out: { type: "string", help: "folder of device.json" },
   only: { type: "string", help: "sections, separated by commas" },
-  shape: { type: "string", help: "model shape of the forwards" },
+  shape: { type: "string", help: "model shapes of the forwards, separated by commas" },
   op: { type: "string", help: "conformance of this op alone" },
   weights: { type: "string", help: "folder for the random weights" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
 const SECTIONS = ["models", "kernels", "forward", "conformance"];
 const sections = values.only?.split(",") ?? SECTIONS;
-const shapeName = values.shape ?? "e4b";
+const shapeNames = values.shape?.split(",") ?? (values.weights ? ["e4b"] : ["e4b", "26b-a4b"]);
 const CONTEXTS = [128, 1024, 8192];
 const LONGEST = 8192;
 const SECTION_SECONDS = 170;
@@ -39,9 +39,9 @@ const us = (seconds: number) => (seconds * 1e6).toFixed(1).padStart(8);
 const ms = (seconds: number) => (seconds * 1e3).toFixed(3);
 const percent = (share: number) => `${(100 * share).toFixed(0)}%`.padStart(4);
 
-/** Runs a section, or one op of the conformance table, in another process; returns its table. */
-async function child(name: string, op?: string): Promise<string> {
-  const flags = Object.entries({ ...values, only: name, op }).flatMap(([flag, value]) =>
+/** Runs a section, or one op or model shape of it, in another process; returns its table. */
+async function child(name: string, part: { op?: string; shape?: string } = {}): Promise<string> {
+  const flags = Object.entries({ ...values, only: name, ...part }).flatMap(([flag, value]) =>
     value === undefined ? [] : [`--${flag}`, String(value)]
   );
   const args = [
@@ -59,7 +59,7 @@ async function child(name: string, op?: string): Promise<string> {
     .output();
   const text = new TextDecoder().decode(stdout);
   console.log(text);
-  const what = op === undefined ? name : `${name} ${op}`;
+  const what = [name, ...Object.values(part)].join(" ");
   const seconds = ((performance.now() - started) / 1e3).toFixed(1);
   return `${text}-- ${what}: ${seconds} s${code === 0 ? "" : `, ended with status ${code}`}\n`;
 }
@@ -67,21 +67,28 @@ async function child(name: string, op?: string): Promise<string> {
 async function save(name: string): Promise<void> {
   if (values.out === undefined) return;
   await Deno.mkdir(values.out, { recursive: true });
-  const file = `${values.out}/${name}.json`;
+  const file = `${values.out}/${name}${name === "forward" ? `-${shapeNames[0]}` : ""}.json`;
   // The ops of the conformance table come from processes of their own.
   const before = name === "conformance" ? JSON.parse(await Deno.readTextFile(file).catch(() => "[]")) : [];
   const all = name === "conformance" ? [...before, { op: values.op, ...report }] : report;
   await Deno.writeTextFile(file, JSON.stringify(all, null, 1));
 }
 
-if (sections.length > 1 || (sections[0] === "conformance" && values.op === undefined)) {
+if (
+  sections.length > 1 || (sections[0] === "conformance" && values.op === undefined) ||
+  (sections[0] === "forward" && shapeNames.length > 1)
+) {
   const tables: string[] = [];
   for (const name of sections) {
     const table = values.op === undefined
       ? allCases().filter((c) => !c.cpuOnly).map(({ op }) => op)
       : [values.op];
-    const ops = name === "conformance" ? [...new Set(table)] : [undefined];
-    for (const op of ops) tables.push(await child(name, op));
+    const parts = name === "conformance"
+      ? [...new Set(table)].map((op) => ({ op }))
+      : name === "forward"
+      ? shapeNames.map((shape) => ({ shape }))
+      : [{}];
+    for (const part of parts) tables.push(await child(name, part));
   }
   console.log(`\n==== all tables\n${tables.join("")}`);
   Deno.exit(0);
@@ -154,11 +161,12 @@ await section("kernels", async () => {
 });
 
 await section("forward", async () => {
-  const shape = shapes[shapeName];
-  if (shape === undefined) throw new Error(`there is no shape "${shapeName}"`);
+  const shape = shapes[shapeNames[0]];
+  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
   const folder = values.weights ?? await Deno.makeTempDir({ prefix: "markbase-device-" });
   try {
     if (values.weights === undefined) await writeSynthetic(shape, folder);
+    say(`shape        ${shapeNames[0]}`);
     const timings: ForwardTiming[] = [];
     {
       const opening = performance.now();

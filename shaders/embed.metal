@@ -1,4 +1,4 @@
-// embed.metal: table rows of tokens: embed and per_layer_inputs. The tables are the largest tensors of a model, so only the
+// embed.metal: table rows of tokens: embed, per_layer_inputs and draft_input. The tables are the largest tensors of a model, so only the
 // rows that are asked for are read.
 #include "input_block.h"
 #include "rows_params.h"
@@ -79,7 +79,34 @@ template <uint32_t W, uint32_t S>
   }
 }
 
+// y[i] = [scale · table[token[out_row[i]]] | state[i]]. state [rows, width], y [rows, 2 · width]; grid: 256 columns of y, rows.
+template <uint32_t W, uint32_t S>
+[[kernel, max_total_threads_per_threadgroup(256)]] void draft_input(
+    TABLE,
+    device const float* state    [[buffer(4)]],
+    device float* y              [[buffer(5)]],
+    constant DraftInputParams& p [[buffer(6)]],
+    uint2 at                     [[thread_position_in_grid]])
+{
+  const uint width = p.table.width;
+  const uint column = at.x;
+  if (column >= 2 * width) {
+    return;
+  }
+  float v = 0.0f;
+  if (column < width) {
+    const uint row = p.gathered != 0 ? input_out_row(input)[at.y] : at.y;
+    const ulong token = input_token(input)[row];
+    v = p.scale * table_value<W, S>(
+        table + token * p.table.row_bytes, scales, biases, token * p.table.scale_columns, p.table, column);
+  } else {
+    v = state[ulong(at.y) * width + column - width];
+  }
+  y[ulong(at.y) * 2 * width + column] = v;
+}
+
 #define INSTANTIATE_TABLE(name, W, S) \
+  INSTANTIATE(draft_input_##name, draft_input<W, S>) \
   INSTANTIATE(embed_##name, embed<W, S>) \
   INSTANTIATE(per_layer_inputs_##name, per_layer_inputs<W, S>)
 

@@ -111,7 +111,7 @@
     return;
   }
   const uint row = p.gathered != 0 ? input_out_row(input)[at.y] : at.y;
-  const uint position = input_position(input)[row];
+  const uint position = input_position(input)[row] + p.position_offset;
   const uint turn = position * p.turns_high[pair] + mulhi(position, p.turns_low[pair]);  // of 2^32
   const float angle = float(int(turn)) * 1.462918079267160e-9f;  // 2π / 2^32
   const float c = precise::cos(angle);

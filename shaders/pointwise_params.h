@@ -27,6 +27,7 @@ struct SoftcapParams {
 struct RopeParams {
   uint32_t heads, head_dim, rotated_pairs;
   uint32_t gathered;                         // rows are output rows
+  uint32_t position_offset;                  // added to each row's position
   uint32_t turns_high[256], turns_low[256];  // of each pair, see dylib/gpu/turns.h
 };
 

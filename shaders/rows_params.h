@@ -1,4 +1,4 @@
-// rows_params.h: argument structs of embed, per_layer_inputs and gather, shared by shaders and dylib/gpu/lower_rows.cpp.
+// rows_params.h: argument structs of embed, per_layer_inputs, draft_input and gather, shared by shaders and dylib/gpu/lower_rows.cpp.
 #ifndef MARKBASE_ROWS_PARAMS_H
 #define MARKBASE_ROWS_PARAMS_H
 
@@ -11,6 +11,12 @@ struct TableParams {
 
 struct EmbedParams {
   struct TableParams table;
+  float scale;
+};
+
+struct DraftInputParams {
+  struct TableParams table;
+  uint32_t gathered;       // rows are output rows
   float scale;
 };
 

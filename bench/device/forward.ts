@@ -170,7 +170,12 @@ export class ForwardBench implements Disposable {
     const shares = new Map<string, KernelShare>();
     pass.info().kernels.forEach(({ kernel, seconds }, i) => {
       const op = plan.ops[i];
-      const width = op.kind === "linear" ? ` ${op.weights.map((w) => w.shape.join("x")).join("+")}` : "";
+      const weights = op.kind === "linear" || op.kind === "expert_gate_up"
+        ? op.weights
+        : op.kind === "expert_down"
+        ? [op.weight]
+        : [];
+      const width = weights.length > 0 ? ` ${weights.map((w) => w.shape.join("x")).join("+")}` : "";
       const name = `${op.kind}${width}: ${kernel}`;
       const share = shares.get(name) ?? { kernel: name, ops: 0, seconds: 0, bytes: 0 };
       share.ops++;

@@ -22,11 +22,20 @@ Written written(OpKind kind) {
     case kRope: return {{1, -1}};
     case kRmsNorm:
     case kGeluMul:
-    case kAttend: return {{2, -1}};
+    case kAttend:
+    case kDraftInput:
+    case kExpertSum: return {{2, -1}};
     case kPerLayerInputs:
     case kAdd:
+    case kTopK:
+    case kExpertLinear:
     case kCandidates: return {{3, -1}};  // kCandidates: stats
-    case kAttention: return {{4, -1}};
+    case kAttention:
+    case kExpertDown:
+    case kAddNorms: return {{4, -1}};
+    case kRoute:
+    case kExpertGateUp:
+    case kCentroidHead: return {{5, -1}};
     case kLinear: return {{4, 13}};
     case kKvWrite: return {{-1, -1}};
   }

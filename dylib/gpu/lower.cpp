@@ -20,16 +20,15 @@ constexpr Row kTable[] = {
     {kRmsNorm, lower_rms_norm},      {kAdd, lower_add},
     {kGeluMul, lower_gelu_mul},      {kSoftcap, lower_softcap},
     {kRope, lower_rope},             {kKvWrite, lower_kv_write},
-    {kAttend, lower_attend},
+    {kAttend, lower_attend},         {kRoute, lower_route},
+    {kTopK, lower_top_k},            {kExpertGateUp, lower_expert_gate_up},
+    {kExpertDown, lower_expert_down}, {kExpertLinear, lower_expert_linear},
+    {kExpertSum, lower_expert_sum},  {kAddNorms, lower_add_norms},
+    {kDraftInput, lower_draft_input}, {kCentroidHead, lower_centroid_head},
 };
 
-// A drafter's rotation, which stands one position after the row's.
-bool has_position_offset(const Op &op) {
-  return (op.kind == kAttention && op.floats[4] != 0) || (op.kind == kRope && op.floats[2] != 0);
-}
-
 void lower_op(Emitter &emitter, const Op &op) {
-  if (has_position_offset(op)) {
+  if (op.kind == kAttention && op.floats[4] != 0) {
     fail(MB_UNSUPPORTED, "The GPU devices have no kernel for the op %s with a position offset; use device \"cpu\".",
          op_name(op.kind));
   }
@@ -66,7 +65,7 @@ Emitter::Rows Emitter::rows_of(const Tensor &activation) const {
   const bool gathered = activation.dims[0] == -1 - int64_t{kOutRows};
   const uint32_t decode = gathered ? shape.decode_out_rows : shape.decode_rows;
   const auto count = static_cast<uint32_t>(live(activation.dims[0]));
-  return {count, std::min(decode, count)};
+  return {count, all_decode_ ? count : std::min(decode, count)};
 }
 
 uint64_t Emitter::scratch(uint64_t bytes) {

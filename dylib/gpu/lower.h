@@ -92,6 +92,8 @@ class Emitter {
     uint32_t prefill() const { return count - decode; }
   };
   Rows rows_of(const Tensor &activation) const;
+  // From here on all rows count as decode rows, whose products are taken in f32 in every mode; until called with false.
+  void treat_as_decode(bool all) { all_decode_ = all; }
   // A dimension with its symbol, if it is one, at the live value.
   uint64_t live(int64_t dimension) const;
 
@@ -107,6 +109,7 @@ class Emitter {
  private:
   uint32_t op_ = 0;
   uint64_t scratch_ = 0, most_scratch_ = 0;
+  bool all_decode_ = false;
   std::vector<Dispatch> dispatches_;
 };
 
@@ -119,7 +122,7 @@ std::string weight_family_name(const Tensor &weight);
 uint32_t scalar_format(const Tensor &vector);
 
 // One function for each op kind. lower_linear.cpp, lower_rows.cpp, lower_pointwise.cpp, lower_attention.cpp,
-// lower_candidates.cpp.
+// lower_candidates.cpp, lower_experts.cpp, lower_centroids.cpp.
 void lower_linear(Emitter &, const Op &);
 void lower_embed(Emitter &, const Op &);
 void lower_per_layer_inputs(Emitter &, const Op &);
@@ -133,5 +136,14 @@ void lower_attention(Emitter &, const Op &);
 void lower_kv_write(Emitter &, const Op &);
 void lower_attend(Emitter &, const Op &);
 void lower_candidates(Emitter &, const Op &);
+void lower_route(Emitter &, const Op &);
+void lower_top_k(Emitter &, const Op &);
+void lower_expert_gate_up(Emitter &, const Op &);
+void lower_expert_linear(Emitter &, const Op &);
+void lower_expert_down(Emitter &, const Op &);
+void lower_expert_sum(Emitter &, const Op &);
+void lower_add_norms(Emitter &, const Op &);
+void lower_draft_input(Emitter &, const Op &);
+void lower_centroid_head(Emitter &, const Op &);
 
 }  // namespace mb::gpu

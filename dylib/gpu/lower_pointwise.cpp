@@ -96,6 +96,7 @@ void lower_rope(Emitter &e, const Op &op) {
   RopeParams p{};
   p.heads = op.ints[0], p.head_dim = op.ints[1], p.rotated_pairs = op.ints[2];
   p.gathered = y.dims[0] == -1 - int64_t{kOutRows};
+  p.position_offset = whole_position_offset(op.floats[2]);
   if (p.rotated_pairs > sizeof(p.turns_high) / sizeof(p.turns_high[0])) {
     fail(MB_UNSUPPORTED, "rope turns at most 256 pairs of a head on a GPU, not %u.", p.rotated_pairs);
   }

@@ -1,4 +1,4 @@
-// lower_rows.cpp: embed, per_layer_inputs and gather: one dispatch each.
+// lower_rows.cpp: embed, per_layer_inputs, draft_input and gather: one dispatch each.
 #include "lower.h"
 
 namespace mb::gpu {
@@ -65,6 +65,24 @@ void lower_per_layer_inputs(Emitter &e, const Op &op) {
       .writes_rows(6, y, 0, rows)
       .params(7, p)
       .groups(divide_up(p.table.width / p.slice, 8), rows)
+      .threads(256);
+  e.emit(launch);
+}
+
+void lower_draft_input(Emitter &e, const Op &op) {
+  const Tensor &table = *op.operands[0], &state = *op.operands[1], &y = *op.operands[2];
+  const uint32_t rows = e.rows_of(y).count;
+  if (rows == 0) return;
+  DraftInputParams p{};
+  p.table = table_params(table);
+  p.gathered = y.dims[0] == -1 - int64_t{kOutRows};
+  p.scale = op.floats[0];
+  Launch launch("embed", "draft_input_" + weight_format_name(table));
+  bind_table(launch, table);
+  launch.reads_rows(4, state, 0, rows)
+      .writes_rows(5, y, 0, rows)
+      .params(6, p)
+      .groups(divide_up(2 * p.table.width, 256), rows)
       .threads(256);
   e.emit(launch);
 }

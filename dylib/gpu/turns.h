@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "lower.h"
+
 namespace mb::gpu {
 
 // Turns per position of each pair, position_scale · theta^(-2i / head_dim) / 2π, as fractions of 2^64: pair i turns by
@@ -17,6 +19,14 @@ inline void set_turns(uint32_t *high, uint32_t *low, uint32_t pairs, uint32_t he
     high[i] = static_cast<uint32_t>(whole);
     low[i] = static_cast<uint32_t>(std::ldexp(scaled - whole, 32));
   }
+}
+
+// What rotations add to a row's position: angles are exact at whole positions only.
+inline uint32_t whole_position_offset(float offset) {
+  if (!(offset >= 0 && offset <= 65536 && offset == std::floor(offset))) {
+    fail(MB_UNSUPPORTED, "RoPE with a position offset of %g: the GPU kernels take whole numbers up to 65536.", double{offset});
+  }
+  return static_cast<uint32_t>(offset);
 }
 
 }  // namespace mb::gpu

@@ -17,7 +17,9 @@ export function allCases(): TableCase[] {
     ...attentionCases(),
     ...pointwiseCases(),
     ...candidatesCases(),
-    ...[...routeCases(), ...expertCases(), ...drafterCases()].map((c) => ({ ...c, cpuOnly: true })),
+    ...routeCases(),
+    ...expertCases(),
+    ...drafterCases(),
   ];
   const seen = new Set<string>();
   return cases.filter(({ op, name }) => {

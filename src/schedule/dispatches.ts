@@ -1,5 +1,5 @@
 /** How many kernels an op starts on a GPU. The rules are those of `dylib/gpu/lower_*.cpp`; tests compare the two. */
-import type { AttendOp, AttentionOp, LinearOp, Op } from "./ops.ts";
+import type { AttendOp, AttentionOp, ExpertDownOp, LinearOp, Op } from "./ops.ts";
 import type { RunShape } from "./cost.ts";
 import type { Tensor } from "./tensor.ts";
 
@@ -13,6 +13,9 @@ const BLOCK_KEYS = 256;
 const MOST_PARTS = 64;
 /** Bytes that the results of parts may take; rows beyond that take turns. */
 const PART_BYTES = 32 * 2 ** 20;
+
+/** Bytes that the products of prompt rows with their experts may take before they are summed; rows beyond that take turns. */
+const SUMMAND_BYTES = 64 * 2 ** 20;
 
 const CHUNK_LOGITS = 8192;
 const MERGED_LISTS = 34;
@@ -33,9 +36,33 @@ export function dispatchesOf(op: Op, shape: RunShape): number {
       for (; lists > MERGED_LISTS; lists = Math.ceil(lists / MERGED_LISTS)) perRound++;
       return rounds * perRound;
     }
+    case "route":
+      return (rowsOf(op.y, shape) === 1 ? 1 : 2) + 1; // a linear in f32 for all rows, and the choice
+    case "expert_gate_up":
+      return ofExperts(op.weights, decodes(shape));
+    case "expert_linear":
+      return ofExperts([op.weight], decodes(shape));
+    case "expert_down":
+      return decodes(shape) ? 2 : 4 * turnsOf(op, rowsOf(op.y, shape));
+    case "centroid_head":
+      return 5; // the norm, the centroids, logits of their tokens, the others, theirs
     default:
       return 1;
   }
+}
+
+/** The norm, for prompt rows the order of their experts, and a product for each format, up first. */
+function ofExperts(weights: readonly Tensor[], decode: boolean): number {
+  const formats = weights.map((w) => JSON.stringify([w.format, w.scales?.format]));
+  const parts = new Set(formats).size;
+  if (!decode) return 2 + parts;
+  return parts + (parts === 1 ? 1 : new Set(weights.map(chunkColumns)).size);
+}
+
+/** Times that prompt rows go through the norm, the order, the products and their sum. */
+function turnsOf({ experts, weight }: ExpertDownOp, rows: number): number {
+  const rowBytes = (experts.shape[1] as number) * (weight.shape[1] as number) * 4;
+  return Math.ceil(rows / Math.max(Math.floor(SUMMAND_BYTES / rowBytes), 1));
 }
 
 function decodes({ rows }: RunShape): boolean {

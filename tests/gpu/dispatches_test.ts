@@ -33,7 +33,7 @@ async function started(pass: Pass, input: RunInput): Promise<number> {
   return (await pass.run(encodeInput({ ...input, outputMask: 0 }))).dispatches;
 }
 
-for (const name of ["e2b", "e4b", "e4b-mlx-mixed", "31b", "tiny"]) {
+for (const name of ["e2b", "e4b", "e4b-mlx-mixed", "26b-a4b", "26b-a4b-mlx-4bit", "31b", "tiny"]) {
   const folder = name === "tiny" ? TINY : fixtureModel(name);
   Deno.test({
     name:
@@ -101,7 +101,7 @@ Deno.test("the dispatches of single ops are counted as a GPU makes them, in ever
     assertEquals(await started(pass, input), dispatchesOf(plan.ops[0], shape), `${c.op} ${c.name}`);
     counted.set(c.op, (counted.get(c.op) ?? 0) + 1);
   }
-  for (const op of ["linear", "attention", "attend"]) {
+  for (const op of ["linear", "attention", "attend", "expert_gate_up", "expert_down", "expert_linear"]) {
     assert((counted.get(op) ?? 0) > 10, `${op}: too few cases`);
   }
 });

@@ -1,32 +1,16 @@
 /** Whole models through the public API on software Metal: the real host code and kernels against the golden values. */
 import { assert, assertEquals } from "@std/assert";
-import { loadWith } from "../../src/engine/load.ts";
 import { Pass } from "../../ffi/pass.ts";
 import { cosine, fixtureModel, largest, maxDifference, readGolden, TINY } from "../support/models.ts";
-import { productLibrary, SoftwareMetal } from "./metal.ts";
+import { EXACT, loadMetal } from "./load.ts";
+import { SoftwareMetal } from "./metal.ts";
 
 const supported = Deno.build.os === "linux";
-const EXACT = { device: "metal", precision: "exact", kvCache: "f32" } as const;
-const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
+const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "26b-a4b", "26b-a4b-mlx-4bit"];
 const MOST_DISPATCHES = 310; // of a one-row forward
 
-/** Loads a model on "metal"; the library is this file's alone, since each test file opens its own. */
-async function loadMetal(
-  folder: string,
-  options: Parameters<typeof loadWith>[1] = EXACT,
-): Promise<Awaited<ReturnType<typeof loadWith>>> {
-  const before = Deno.env.get("MARKBASE_DYLIB");
-  Deno.env.set("MARKBASE_DYLIB", await productLibrary());
-  try {
-    return await loadWith(folder, options, {});
-  } finally {
-    if (before === undefined) Deno.env.delete("MARKBASE_DYLIB");
-    else Deno.env.set("MARKBASE_DYLIB", before);
-  }
-}
-
 /** A fixture on "metal", with its golden values. */
-async function open(name: string, options: Parameters<typeof loadWith>[1] = EXACT) {
+async function open(name: string, options: Parameters<typeof loadMetal>[1] = EXACT) {
   const folder = fixtureModel(name);
   assert(folder, `Fixture ${name} is missing.`);
   const golden = await readGolden(folder);

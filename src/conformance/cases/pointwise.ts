@@ -129,7 +129,6 @@ function ropeCase(
     op: "rope",
     name,
     tolerance: F32,
-    cpuOnly: positionOffset !== undefined,
     variants: ["rope"],
     work: 20 * positions.length * heads * headDim,
     build(exact) {

@@ -1,0 +1,83 @@
+// weight_layout.h: how the kernels see a weight's storage, for lowering functions that name its numbers in their arguments.
+#pragma once
+#include "lower.h"
+
+namespace mb::gpu {
+
+#include "../../shaders/row_products_params.h"
+
+constexpr uint32_t kBlockChunks = 16;  // chunks of a block: half a simdgroup, see shaders/weights.h
+
+// Rows of k columns, of a matrix [n, k] or of experts [E, n, k].
+struct WeightLayout {
+  uint32_t k;
+  uint32_t row_bytes;
+  uint32_t chunk;          // columns that a lane takes at once, as chunk_columns() in weights.h
+  uint32_t chunks, blocks; // of a row
+  uint32_t scale_columns, group_shift;
+  bool affine;
+
+  bool whole(uint32_t columns) const { return k % columns == 0; }
+  uint32_t columns() const { return blocks * kBlockChunks * chunk; }  // of a row of u in chunked order
+};
+
+inline uint32_t log2_of(uint32_t value) {
+  uint32_t shift = 0;
+  while (value >> (shift + 1) != 0) shift++;
+  return shift;
+}
+
+// Throws Error(MB_UNSUPPORTED) for formats without kernels.
+inline WeightLayout weight_layout(const Tensor &w) {
+  weight_format_name(w);
+  WeightLayout l{};
+  l.k = static_cast<uint32_t>(w.dims[w.rank - 1]);
+  l.affine = w.format == kAffine;
+  if (l.affine) {
+    const bool bits = w.bits == 2 || w.bits == 3 || w.bits == 4 || w.bits == 5 || w.bits == 6 || w.bits == 8;
+    if (!bits || (w.group != 32 && w.group != 64 && w.group != 128)) {
+      fail(MB_UNSUPPORTED,
+           "The GPU kernels read affine weights of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, not %u bits in groups "
+           "of %u. Use device \"cpu\".",
+           w.bits, w.group);
+    }
+    l.scale_columns = l.k / w.group;
+    l.group_shift = log2_of(w.group);
+  }
+  const uint64_t bits = l.affine ? w.bits : w.format == kF32 ? 32 : 16;
+  l.row_bytes = static_cast<uint32_t>(l.k * bits / 8);
+  l.chunk = l.affine ? (w.bits == 8 ? 16 : 32) : w.format == kF32 ? 4 : 8;
+  l.chunks = divide_up(l.k, l.chunk);
+  l.blocks = divide_up(l.chunks, kBlockChunks);
+  return l;
+}
+
+inline RowParams row_params(const WeightLayout &l) {
+  RowParams p{};
+  p.k = l.k;
+  p.row_bytes = l.row_bytes;
+  p.chunks = l.chunks;
+  p.blocks = l.blocks;
+  p.whole = l.whole(l.chunk);
+  p.scale_columns = l.scale_columns;
+  p.group_shift = l.group_shift;
+  p.code_exponent = kCodeExponent;
+  p.row_floats = l.columns();
+  return p;
+}
+
+inline bool same_format(const Tensor &a, const Tensor &b) {
+  return a.format == b.format && a.bits == b.bits && a.group == b.group &&
+         (a.format != kAffine || a.scales->format == b.scales->format);
+}
+
+// A weight with its scales and biases at three slots from `slot` on; absent ones get the first binding's bytes.
+inline void bind_weight(Launch &launch, uint32_t slot, const Tensor *w) {
+  const Tensor *tensors[] = {w, w ? w->scales : nullptr, w ? w->biases : nullptr};
+  for (uint32_t i = 0; i < 3; i++) {
+    if (tensors[i]) launch.reads(slot + i, *tensors[i]);
+    else launch.absent(slot + i);
+  }
+}
+
+}  // namespace mb::gpu

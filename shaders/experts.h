@@ -1,0 +1,323 @@
+// experts.h: products with the weights of the experts that rows have chosen. Experts are told by ids in device memory, so
+// nothing waits for the host.
+//
+// Decode: expert_matvec makes the products of one pair in each threadgroup, expert_down the sum over the pairs of a row.
+// Prefill: expert_matmul goes through the pairs in the order of their experts (expert_order), 32 of one expert at a time, so
+// that weights are read once for 32 pairs.
+#ifndef MARKBASE_EXPERTS_H
+#define MARKBASE_EXPERTS_H
+#include "experts_params.h"
+#include "matmul.h"
+#include "row_products.h"
+
+constant constexpr uint kExpertHalfRows = 2;    // matrix rows of half a simdgroup
+constant constexpr uint kExpertSimdgroups = 8;  // of a threadgroup for decode rows
+constant constexpr uint kExpertTileRows = 32;   // pairs of a tile of expert_matmul
+
+#define EXPERT_MATRIX(m, w_slot, scales_slot, biases_slot) \
+    device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
+    device const uchar* biases##m [[buffer(biases_slot)]]
+
+// y of pair q = epilogue(w0 · u, w1 · u) with the matrices of its expert. u [pairs / shared_by, row_floats] from
+// linear_prologue_chunked, ids [pairs], other and y [pairs, n]. A simdgroup makes 2 · kExpertHalfRows products, those of gate
+// in its lower half and of up in the upper one; `slices` simdgroups share them, block by block. Grid: pairs, then row groups.
+template <uint32_t W, uint32_t S>
+[[kernel, max_total_threads_per_threadgroup(256)]] void expert_matvec(
+    device const float4* u         [[buffer(0)]],
+    device const uint* ids         [[buffer(1)]],
+    EXPERT_MATRIX(0, 2, 3, 4),
+    EXPERT_MATRIX(1, 5, 6, 7),
+    device const float* other      [[buffer(8)]],
+    device float* y                [[buffer(9)]],
+    constant ExpertMatvecParams& p [[buffer(10)]],
+    uint2 tg       [[threadgroup_position_in_grid]],
+    uint tid       [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane      [[thread_index_in_simdgroup]])
+{
+  threadgroup float partial[2 * kExpertHalfRows * kExpertSimdgroups];
+  const uint pair = tg.x;
+  const uint expert = ids[pair];
+  const bool geglu = p.epilogue.kind == kEpilogueGeglu;
+  const uint outputs = geglu ? kExpertHalfRows : 2 * kExpertHalfRows;  // of a row group
+  const uint groups = kExpertSimdgroups / p.slices;
+  if (expert >= p.expert.experts) {
+    const uint first = tg.y * groups * outputs;
+    for (uint i = first + tid; i < min(first + groups * outputs, p.n); i += 256) {
+      y[ulong(pair) * p.n + i] = 0.0f;
+    }
+    return;
+  }
+  const uint side = lane / 16;
+  const bool second = geglu && side == 1;
+  const uint base = (tg.y * groups + simdgroup / p.slices) * outputs + (geglu ? 0 : side * kExpertHalfRows);
+  const uint within = second ? p.expert.first1 : p.expert.first0;
+  const ProductRows rows = product_rows<S>(
+      second ? w1 : w0, second ? scales1 : scales0, second ? biases1 : biases0, p.row,
+      ulong(expert) * p.expert.height + within, base, p.n);
+  float acc[kExpertHalfRows];
+  multiply_rows<W, S, kExpertHalfRows>(
+      rows, p.row, simdgroup % p.slices, p.slices, lane, u + ulong(pair / p.expert.shared_by) * (p.row.row_floats / 4), acc);
+  float v = half_sum<kExpertHalfRows>(acc, lane);
+  const uint slot = lane % 16;
+  if (p.slices > 1) {
+    if (slot < kExpertHalfRows) {
+      partial[(simdgroup * 2 + side) * kExpertHalfRows + slot] = v;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint s = 1; s < p.slices && simdgroup % p.slices == 0 && slot < kExpertHalfRows; s++) {
+      v += partial[((simdgroup + s) * 2 + side) * kExpertHalfRows + slot];
+    }
+  }
+  const float up = simd_shuffle_xor(v, ushort(16));
+  const uint n = base + slot;
+  if (simdgroup % p.slices == 0 && slot < kExpertHalfRows && n < p.n && !second) {
+    store_output(v, up, p.epilogue, other, y, pair, n, n);
+  }
+}
+
+// y = Σ over slots s of shares[:, s] · (w0 of the slot's expert · u of the pair), in the order of slots. u [rows · slots,
+// row_floats], ids and shares [rows, slots], y [rows, n]. A simdgroup makes the products of one slot with the four matrix rows
+// of its threadgroup. Grid: rows, then row groups.
+template <uint32_t W, uint32_t S>
+[[kernel, max_total_threads_per_threadgroup(256)]] void expert_down(
+    device const float4* u         [[buffer(0)]],
+    device const uint* ids         [[buffer(1)]],
+    EXPERT_MATRIX(0, 2, 3, 4),
+    device const float* shares     [[buffer(5)]],
+    device float* y                [[buffer(6)]],
+    constant ExpertMatvecParams& p [[buffer(7)]],
+    uint2 tg       [[threadgroup_position_in_grid]],
+    uint tid       [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane      [[thread_index_in_simdgroup]])
+{
+  constexpr uint outputs = 2 * kExpertHalfRows;
+  threadgroup float partial[outputs * kExpertSimdgroups];
+  const uint slots = p.expert.slots;
+  const uint place = lane / 16 * kExpertHalfRows + lane % 16;  // of the output that this lane gets a sum of
+  float total = 0.0f;
+  for (uint first = 0; first < slots; first += kExpertSimdgroups) {
+    const uint pair = tg.x * slots + min(first + simdgroup, slots - 1);
+    const uint expert = ids[pair];
+    float acc[kExpertHalfRows];
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < kExpertHalfRows; i++) {
+      acc[i] = 0.0f;
+    }
+    if (first + simdgroup < slots && expert < p.expert.experts) {
+      const ProductRows rows = product_rows<S>(
+          w0, scales0, biases0, p.row, ulong(expert) * p.expert.height, tg.y * outputs + lane / 16 * kExpertHalfRows, p.n);
+      multiply_rows<W, S, kExpertHalfRows>(
+          rows, p.row, 0, 1, lane, u + ulong(pair) * (p.row.row_floats / 4), acc);
+    }
+    const float v = half_sum<kExpertHalfRows>(acc, lane);
+    if (lane % 16 < kExpertHalfRows) {
+      partial[simdgroup * outputs + place] = v;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint s = first; s < min(first + kExpertSimdgroups, slots) && tid < outputs; s++) {
+      total = fma(shares[tg.x * slots + s], partial[(s - first) * outputs + tid], total);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  const uint n = tg.y * outputs + tid;
+  if (tid < outputs && n < p.n) {
+    y[ulong(tg.x) * p.n + n] = total;
+  }
+}
+
+// Which expert's pairs tile `tile` holds, and the tile's number among that expert's; `experts` + 1 where there is no such tile.
+struct ExpertTile {
+  uint expert;
+  uint first;  // place of its first pair in the order
+  uint last;   // end of its pairs there
+};
+static inline ExpertTile expert_tile(device const uint* starts, uint experts, uint pairs, uint tile, uint lane) {
+  ExpertTile found;
+  found.expert = experts + 1;
+  found.first = 0;
+  found.last = 0;
+  uint before = 0;  // tiles of the experts before
+  for (uint e = 0; e <= experts && found.expert > experts; e += 32) {
+    const uint mine = e + lane;
+    const uint start = mine <= experts ? starts[mine] : pairs;
+    const uint end = mine < experts ? starts[mine + 1] : pairs;
+    const uint tiles = (end - start + kExpertTileRows - 1) / kExpertTileRows;
+    const uint own = before + simd_prefix_exclusive_sum(tiles);
+    const bool here = tile >= own && tile < own + tiles;  // of one lane at most
+    const uint expert = simd_min(here ? mine : experts + 1);
+    const uint first = simd_max(here ? start + (tile - own) * kExpertTileRows : 0u);
+    const uint last = simd_max(here ? end : 0u);
+    if (expert <= experts) {
+      found.expert = expert;
+      found.first = first;
+      found.last = min(first + kExpertTileRows, last);
+    }
+    before += simd_sum(tiles);
+  }
+  return found;
+}
+
+// The same products for prefill rows. u [pairs / shared_by, columns] of T, each row divided by its row_scale; order [pairs] and
+// starts [experts + 1] from expert_order; other and y [pairs, y_stride]. Grid: tiles of pairs, then of matrix rows.
+template <uint32_t W, uint32_t S, typename T>
+[[kernel, max_total_threads_per_threadgroup(128)]] void expert_matmul(
+    device const T* u              [[buffer(0)]],
+    device const float* row_scale  [[buffer(1)]],
+    device const uint* order       [[buffer(2)]],
+    device const uint* starts      [[buffer(3)]],
+    EXPERT_MATRIX(0, 4, 5, 6),
+    EXPERT_MATRIX(1, 7, 8, 9),
+    device const float* other      [[buffer(10)]],
+    device float* y                [[buffer(11)]],
+    constant ExpertMatmulParams& p [[buffer(12)]],
+    uint2 tg        [[threadgroup_position_in_grid]],
+    uint tid        [[thread_index_in_threadgroup]],
+    uint simdgroup  [[simdgroup_index_in_threadgroup]],
+    uint lane       [[thread_index_in_simdgroup]])
+{
+  constexpr uint M = kExpertTileRows;
+  constexpr uint stride = tile_stride<T>();
+  constexpr uint n_steps = kTileN / 2 / 8;        // 16×8 products of a simdgroup along N; two simdgroups along each side
+  constexpr uint eights_each = M * kTileK / 8 / kMatmulThreads;  // of the tile of u
+  constexpr uint words_of_eight = sizeof(T) / 2;  // uint4s
+  constexpr uint operand_floats = (M + kTileN) * stride * sizeof(T) / 4;
+  constexpr uint memory_floats = operand_floats > M * kOutStride ? operand_floats : M * kOutStride;
+  threadgroup float4 memory[(memory_floats + 3) / 4];
+  threadgroup uint pair_of[M];
+  threadgroup T* u_tile = (threadgroup T*)memory;
+  threadgroup T* w_tile = u_tile + M * stride;
+  threadgroup float* out = (threadgroup float*)memory;
+
+  const ExpertTile tile = expert_tile(starts, p.expert.experts, p.matmul.rows, tg.x, lane);
+  if (tile.expert > p.expert.experts) {
+    return;
+  }
+  const bool geglu = p.matmul.epilogue.kind == kEpilogueGeglu;
+  const uint outputs = geglu ? kTileN / 2 : kTileN;
+  const uint first_n = tg.y * outputs;
+  const uint output = tid % outputs;
+  const uint out_n = first_n + output;
+  const uint live = tile.last - tile.first;
+  if (tile.expert == p.expert.experts) {
+    for (uint row = tid / outputs; row < live && out_n < p.matmul.n0; row += kMatmulThreads / outputs) {
+      y[ulong(order[tile.first + row]) * p.matmul.epilogue.y_stride + out_n] = 0.0f;
+    }
+    return;
+  }
+  if (tid < M) {
+    pair_of[tid] = order[min(tile.first + tid, tile.last - 1)];
+  }
+
+  // This thread's run of 16 columns of one matrix row.
+  const uint w_row = tid / 2;
+  const uint run = tid % 2;
+  const bool second = geglu && w_row >= kTileN / 2;
+  const uint n = min(first_n + (geglu ? w_row % (kTileN / 2) : w_row), p.matmul.n0 - 1);
+  const uint first_row = second ? p.expert.first1 : p.expert.first0;
+  const ulong at = ulong(tile.expert) * p.expert.height + first_row + n;
+  device const uchar* w = (second ? w1 : w0) + at * p.matmul.row_bytes;
+  const ulong scale_bytes = at * p.matmul.scale_columns * (S == kF32 ? 4 : 2);
+  device const uchar* scales = (second ? scales1 : scales0) + scale_bytes;
+  device const uchar* biases = (second ? biases1 : biases0) + scale_bytes;
+
+  simdgroup_matrix<float, 8, 8> acc[2 * n_steps];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < 2 * n_steps; i++) {
+    acc[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+  const uint simd_m = simdgroup % 2 * (M / 2);
+  const uint simd_n = simdgroup / 2 * (8 * n_steps);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  device const T* u_rows[eights_each];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < eights_each; i++) {
+    const uint eight = tid + i * kMatmulThreads;
+    u_rows[i] = u + ulong(pair_of[eight / (kTileK / 8)] / p.expert.shared_by) * p.matmul.columns + eight % (kTileK / 8) * 8;
+  }
+
+  uint words[run_words(W)];
+  float scale = 0.0f;
+  float bias = 0.0f;
+  uint4 eight[eights_each * words_of_eight];
+  const uint steps = p.matmul.columns / kTileK;
+  for (uint step = 0; step <= steps; step++) {
+    if (step > 0) {
+      // Into threadgroup memory what the step before has loaded.
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      #pragma clang loop unroll(full)
+      for (uint i = 0; i < eights_each; i++) {
+        const uint to = tid + i * kMatmulThreads;
+        store_eight(eight + i * words_of_eight, u_tile + to / (kTileK / 8) * stride + to % (kTileK / 8) * 8);
+      }
+      threadgroup vec<T, 4>* to = (threadgroup vec<T, 4>*)(w_tile + w_row * stride + run * 16);
+      #pragma clang loop unroll(full)
+      for (uint q = 0; q < 4; q++) {
+        float4 v = float4(
+            element_at<W>(words, p.matmul.code_exponent, 4 * q), element_at<W>(words, p.matmul.code_exponent, 4 * q + 1),
+            element_at<W>(words, p.matmul.code_exponent, 4 * q + 2), element_at<W>(words, p.matmul.code_exponent, 4 * q + 3));
+        if (is_affine(W)) {
+          v = fma(v, float4(scale), float4(bias));
+        }
+        to[q] = vec<T, 4>(v);
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    if (step < steps) {
+      const uint column = step * kTileK;
+      load_run<W>(w, 2 * step + run, p.matmul.k, p.matmul.whole != 0, words);
+      if (is_affine(W)) {
+        const uint group = (column + run * 16) >> p.matmul.group_shift;
+        scale = load_as<S>(scales, group);
+        bias = load_as<S>(biases, group);
+      }
+      #pragma clang loop unroll(full)
+      for (uint i = 0; i < eights_each; i++) {
+        load_eight(u_rows[i] + column, eight + i * words_of_eight);
+      }
+    }
+    if (step > 0) {
+      #pragma clang loop unroll(full)
+      for (uint k = 0; k < kTileK; k += 8) {
+        simdgroup_matrix<T, 8, 8> a[2];
+        simdgroup_load(a[0], u_tile + simd_m * stride + k, stride);
+        simdgroup_load(a[1], u_tile + (simd_m + 8) * stride + k, stride);
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < n_steps; j++) {
+          simdgroup_matrix<T, 8, 8> b;
+          simdgroup_load(b, w_tile + (simd_n + 8 * j) * stride + k, stride, ulong2(0, 0), true);
+          tile_mma(acc + 2 * j, a, b);
+        }
+      }
+    }
+  }
+
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < n_steps; j++) {
+    threadgroup float* to = out + simd_m * kOutStride + simd_n + 8 * j;
+    simdgroup_store(acc[2 * j], to, kOutStride);
+    simdgroup_store(acc[2 * j + 1], to + 8 * kOutStride, kOutStride);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  if (out_n >= p.matmul.n0) {
+    return;
+  }
+  for (uint row = tid / outputs; row < live; row += kMatmulThreads / outputs) {
+    const uint pair = pair_of[row];
+    const float factor = row_scale[pair / p.expert.shared_by];
+    const float v = out[row * kOutStride + output] * factor;
+    const float up = geglu ? out[row * kOutStride + output + kTileN / 2] * factor : 0.0f;
+    store_output(v, up, p.matmul.epilogue, other, y, pair, out_n, out_n);
+  }
+}
+
+#define INSTANTIATE_EXPERTS(name, W, S) \
+  INSTANTIATE(expert_matvec_##name, expert_matvec<W, S>) \
+  INSTANTIATE(expert_down_##name, expert_down<W, S>) \
+  INSTANTIATE(expert_matmul_##name##_f16, expert_matmul<W, S, half>) \
+  INSTANTIATE(expert_matmul_##name##_f32, expert_matmul<W, S, float>)
+
+#endif
