@@ -82,7 +82,7 @@ static inline float rope_angle(constant AttentionParams& p, uint position, uint 
     const ulong ratio = (ulong(p.ratio_high[j]) << 32) | p.ratio_low[j];
     turns = (i >> j & 1) != 0 ? product_high(turns, ratio) : turns;
   }
-  const uint phase = uint(turns * position >> 32);  // whole turns overflow away
+  const uint phase = uint(turns * (position + p.position_offset) >> 32);  // whole turns overflow away
   return float(int(phase)) * kTurn;
 }
 

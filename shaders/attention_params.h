@@ -28,6 +28,7 @@ struct AttentionParams {
   uint32_t q_norm, k_norm;      // formats of the weights, or kNoNorm
   uint32_t splits;              // parts that the longest row of the dispatch has
   uint32_t rotated_pairs;
+  uint32_t position_offset;     // added to positions by the rotation alone
   float eps;
   float score_scale;            // positive, times log2(e)
   // Pair i turns by position · turns · ratio^i: turns per position of pair 0 and ratio^(2^j), in units of 2^-64, so that the

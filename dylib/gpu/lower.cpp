@@ -28,10 +28,6 @@ constexpr Row kTable[] = {
 };
 
 void lower_op(Emitter &emitter, const Op &op) {
-  if (op.kind == kAttention && op.floats[4] != 0) {
-    fail(MB_UNSUPPORTED, "The GPU devices have no kernel for the op %s with a position offset; use device \"cpu\".",
-         op_name(op.kind));
-  }
   for (const Row &row : kTable) {
     if (row.kind == op.kind) return row.lower(emitter, op);
   }

@@ -6,6 +6,7 @@
 //
 // Decode rows of one sequence in one pass (a speculative verify) read each other's keys, so kv_write goes first there too.
 #include "lower.h"
+#include "turns.h"
 
 #include <algorithm>
 #include <cmath>
@@ -237,6 +238,7 @@ void lower_attention(Emitter &e, const Op &op) {
   p.eps = op.floats[1];
   set_score_scale(p, op.floats[2]);
   set_rope(p, a.head_dim, op.floats[0], op.floats[3]);
+  p.position_offset = whole_position_offset(op.floats[4]);
   both_classes(e, a);
 }
 

@@ -301,7 +301,6 @@ export function attentionCases(): TableCase[] {
   return list.map((d) => ({
     op: d.op,
     name: name(d),
-    cpuOnly: d.positionOffset !== undefined,
     variants: variantsOf(d),
     work: workOf(d),
     tolerance: d.kv === "f16" ? HALF : HALF_IF_FAST,
