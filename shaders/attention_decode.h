@@ -1,145 +1,174 @@
-// attention_decode.h: attention of decode rows. A page of 32 keys is the unit of work: simdgroup s of the 8 takes the
-// pages whose index is s modulo 8, each with a running softmax, and the eight results are added in order. Which keys go
-// where follows from absolute positions alone, so a row's result does not depend on the rows beside it.
+// attention_decode.h: attention of decode rows. Keys go in groups of eight, group n of a chunk to simdgroup n modulo 8, and
+// the eight results are added in order. Which keys go where follows from the row's position alone, so its result does not
+// depend on the rows beside it. A chunk is all of a 512-key window, or one 256-key block: its scores come first, then, relative
+// to the largest of them, the sum of its values.
 //
 // attention_decode: the whole context of a row in one threadgroup, for sliding windows.
 // attention_split: parts of whole 256-key blocks, at most 64 of them, which attention_reduce adds in order.
+//
+// A decode row is a matter of latency: few threadgroups, each with little to do. So loads are issued before what they are
+// combined with is there: the row's own vectors first, keys before the query, values before the weights.
 #ifndef MARKBASE_ATTENTION_DECODE_H
 #define MARKBASE_ATTENTION_DECODE_H
 #include "attention_head.h"
 
 constant constexpr uint kSimdgroups = 8;
+constant constexpr uint kGroupKeys = 8;
+constant constexpr uint kStride = kSimdgroups * kGroupKeys;  // keys from one group of a simdgroup to its next
 
-// Heads are handled in pieces of at most 256 dimensions, of which a lane holds 1 to 8 consecutive ones.
-#define PIECE(D) (D < 256 ? D : 256)
-#define PIECES(D) (D < 256 ? 1 : D / 256)
-#define LANE_DIMS(D) (D < 256 ? D / 32 : 8)
-// For scores, eight lanes share a key: each takes runs of 8 dimensions (4 of a head of 32).
-#define RUN(D) (D < 64 ? 4 : 8)
+// Keys: KEY_LANES lanes share one, with 8 consecutive dimensions of every 256 each, so a load takes LOAD_KEYS keys.
+#define KEY_LANES(D) (D < 256 ? D / 8 : 32)
+#define LOAD_KEYS(D) (32 / KEY_LANES(D))
+#define KEY_LOADS(D) (kGroupKeys / LOAD_KEYS(D))
+#define KEY_PARTS(D) (D < 256 ? 1 : D / 256)
+// Values: a threadgroup adds up VALUE_SLICE(D) of the dimensions, and D / VALUE_SLICE(D) threadgroups share a head's work.
+#define SLICE_LANES(D) (VALUE_SLICE(D) / 8)
+#define SLICE_KEYS(D) (32 / SLICE_LANES(D))
+#define SLICE_LOADS(D) (kGroupKeys / SLICE_KEYS(D))
+// A window of 512 keys touches 65 groups at most, one of its simdgroups nine.
+#define CHUNK_GROUPS(SPLIT) (SPLIT ? 4 : 9)
+#define CHUNK(SPLIT) (CHUNK_GROUPS(SPLIT) * kStride)
+// Keys of a simdgroup's share that one lane weighs.
+#define LANE_KEYS(SPLIT) ((CHUNK_GROUPS(SPLIT) + 3) / 4)
+// Groups that eight loads of values take.
+#define VALUE_GROUPS(D) (8 / SLICE_LOADS(D))
 
-// What one simdgroup has seen so far: per query head the largest score, the sum of the weights, and the sum of weight · v,
-// of which this lane holds LANE_DIMS in each piece.
-template <int D, int HEADS>
-struct Running {
-  float largest[HEADS];
-  float sum[HEADS];
-  float values[HEADS * PIECES(D) * LANE_DIMS(D)];
+// Eight consecutive values as they are in memory.
+template <typename T>
+struct Eight;
+template <>
+struct Eight<half> {
+  uint4 bits;
+};
+template <>
+struct Eight<float> {
+  float4 low;
+  float4 high;
 };
 
-// scores[h · 8 + i] += q[h] · k of keys i = 0…7 of this lane's eight lanes, over the lane's share of dimensions.
-// `from` and `end` are the slots of the page that the row sees; others are not read.
-template <typename T, int D, int HEADS>
-static inline void page_products(
-    device const T* keys, threadgroup const float* q, uint from, uint end, uint lane, thread float* scores)
+static inline void load_raw(device const half* from, thread Eight<half>& to) {
+  to.bits = *(device const uint4*)from;
+}
+static inline void load_raw(device const float* from, thread Eight<float>& to) {
+  to.low = *(device const float4*)from;
+  to.high = *(device const float4*)(from + 4);
+}
+
+static inline void widen(thread const Eight<half>& from, thread float* to) {
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < 4; i++) {
+    const float2 v = float2(as_type<half2>(from.bits[i]));
+    to[2 * i] = v.x;
+    to[2 * i + 1] = v.y;
+  }
+}
+static inline void widen(thread const Eight<float>& from, thread float* to) {
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < 4; i++) {
+    to[i] = from.low[i];
+    to[4 + i] = from.high[i];
+  }
+}
+
+static inline void load_shared(threadgroup const float4* from, thread float* to) {
+  const float4 a = from[0];
+  const float4 b = from[1];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < 4; i++) {
+    to[i] = a[i];
+    to[4 + i] = b[i];
+  }
+}
+
+// The keys of a chunk that one simdgroup takes: groups of eight that begin kStride apart.
+struct Share {
+  uint ids;         // lane i has the id of page first_page + i
+  uint first_page;
+  uint first;       // position of its first key
+  uint begin;       // first position that the row sees
+  uint groups;
+  uint count;       // keys of the chunk from `first` on, those of other simdgroups too
+};
+
+// Whether the row sees key `key` of the share, counted from `first`.
+static inline bool is_visible(thread const Share& share, uint key) {
+  return key < share.count && share.first + key >= share.begin;
+}
+
+// Where key `key` of group g is. Groups begin at multiples of eight, so a page holds all eight. Slots that the row does not
+// see may hold anything; in their place others are read.
+template <int D>
+static inline ulong key_at(constant AttentionParams& p, thread const Share& share, uint g, uint kv_head, uint key) {
+  const uint first = share.first + g * kStride;
+  const uint low = max(first, share.begin) - first;
+  const uint high = min(share.count - g * kStride, kGroupKeys) - 1;
+  const uint id = simd_shuffle(share.ids, ushort(first / kTokensPerPage - share.first_page));
+  return page_offset<D>(p, id, p.plane, kv_head) + (first % kTokensPerPage + clamp(key, low, high)) * D;
+}
+
+// Eight loads, or fewer: part u % KEY_PARTS of the keys of group u / KEY_PARTS.
+template <typename T, int D>
+static inline void load_keys(
+    device const T* pages, constant AttentionParams& p, thread const Share& share, uint u, uint kv_head, uint lane,
+    thread Eight<T>* raw)
 {
+  device const T* from = pages + u % KEY_PARTS(D) * 256 + lane % KEY_LANES(D) * 8;
   #pragma clang loop unroll(full)
-  for (uint i = 0; i < 8 * HEADS; i++) {
-    scores[i] = 0.0f;
-  }
-  for (uint d = lane % 8 * RUN(D); d < D; d += 8 * RUN(D)) {
-    float query[HEADS * RUN(D)];
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < HEADS * RUN(D); i++) {
-      query[i] = q[i / RUN(D) * D + d + i % RUN(D)];
-    }
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < 8; i++) {
-      const uint slot = clamp(lane / 8 * 8 + i, from, end - 1);
-      float key[RUN(D)];
-      load_values<RUN(D)>(keys + slot * D + d, key);
-      #pragma clang loop unroll(full)
-      for (uint j = 0; j < HEADS * RUN(D); j++) {
-        scores[j / RUN(D) * 8 + i] = fma(query[j], key[j % RUN(D)], scores[j / RUN(D) * 8 + i]);
-      }
-    }
+  for (uint j = 0; j < KEY_LOADS(D); j++) {
+    load_raw(
+        from + key_at<D>(p, share, u / KEY_PARTS(D), kv_head, j * LOAD_KEYS(D) + lane / KEY_LANES(D)), raw[j]);
   }
 }
 
-// One step of scatter_sums: of 2·N values a lane keeps the half that its bit N names, and gets its partner's part of it.
-template <uint N>
-static inline void halve_sums(thread float* x, uint lane) {
-  const bool upper = (lane & N) != 0;
+// Eight loads: this slice of the values of VALUE_GROUPS groups from g on. Past the last group its values are read again.
+template <typename T, int D>
+static inline void load_values(
+    device const T* pages, constant AttentionParams& p, thread const Share& share, uint g, uint kv_head, uint slice,
+    uint lane, thread Eight<T>* raw)
+{
+  device const T* from =
+      pages + p.kv_heads * (kTokensPerPage * D) + slice * VALUE_SLICE(D) + lane % SLICE_LANES(D) * 8;
   #pragma clang loop unroll(full)
-  for (uint i = 0; i < N; i++) {
-    const float a = x[i];
-    const float b = x[i + N];
-    x[i] = (upper ? b : a) + simd_shuffle_xor(upper ? a : b, ushort(N));
+  for (uint j = 0; j < 8; j++) {
+    const uint key = j % SLICE_LOADS(D) * SLICE_KEYS(D) + lane / SLICE_LANES(D);
+    load_raw(from + key_at<D>(p, share, min(g + j / SLICE_LOADS(D), share.groups - 1), kv_head, key), raw[j]);
   }
 }
 
-// Sums over eight lanes of eight values each; lane i of the eight gets the sum of value i.
-static inline float scatter_sums(thread float* x, uint lane) {
-  halve_sums<4>(x, lane);
-  halve_sums<2>(x, lane);
-  halve_sums<1>(x, lane);
+// Sums of N values over LANES lanes halving the values while there are several: a lane keeps the half that its
+// bit names and gets its partner's part of it. Lane i ends with value i · N / LANES.
+template <uint BIT, uint N>
+static inline void fold(thread float* x, uint lane) {
+  if (N > 1) {
+    const bool upper = (lane & BIT) != 0;
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < N / 2; i++) {
+      const float a = x[i];
+      const float b = x[i + N / 2];
+      x[i] = (upper ? b : a) + simd_shuffle_xor(upper ? a : b, ushort(BIT));
+    }
+  } else {
+    x[0] += simd_shuffle_xor(x[0], ushort(BIT));
+  }
+}
+#define HALVED(N, TIMES) (((N) >> (TIMES)) > 1 ? (N) >> (TIMES) : 1)
+template <uint LANES, uint N>
+static inline float fold_all(thread float* x, uint lane) {
+  fold<LANES / 2, N>(x, lane);
+  fold<LANES / 4, HALVED(N, 1)>(x, lane);
+  if (LANES >= 8) {
+    fold<LANES / 8, HALVED(N, 2)>(x, lane);
+  }
+  if (LANES >= 16) {
+    fold<LANES / 16, HALVED(N, 3)>(x, lane);
+  }
+  if (LANES >= 32) {
+    fold<LANES / 32, HALVED(N, 4)>(x, lane);
+  }
   return x[0];
 }
 
-// Adds slots [from, end) of a page to what has been seen.
-template <typename T, int D, int HEADS>
-static inline void add_page(
-    device const T* keys, device const T* values, threadgroup const float* q, float scale, uint from, uint end, uint lane,
-    thread Running<D, HEADS>& seen)
-{
-  float scores[8 * HEADS];
-  page_products<T, D, HEADS>(keys, q, from, end, lane, scores);
-  const bool visible = lane >= from && lane < end;
-  float weight[HEADS];
-  #pragma clang loop unroll(full)
-  for (uint h = 0; h < HEADS; h++) {
-    const float score = scatter_sums(scores + 8 * h, lane);
-    const float largest = max(seen.largest[h], simd_max(visible ? score : kNoScore));
-    const float fade = weight_of(seen.largest[h], largest, scale);
-    weight[h] = visible ? weight_of(score, largest, scale) : 0.0f;
-    seen.largest[h] = largest;
-    seen.sum[h] = fma(seen.sum[h], fade, simd_sum(weight[h]));
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < PIECES(D) * LANE_DIMS(D); i++) {
-      seen.values[h * PIECES(D) * LANE_DIMS(D) + i] *= fade;
-    }
-  }
-  #pragma clang loop unroll_count(4)
-  for (uint slot = from; slot < end; slot++) {
-    float value[PIECES(D) * LANE_DIMS(D)];
-    #pragma clang loop unroll(full)
-    for (uint c = 0; c < PIECES(D); c++) {
-      load_values<LANE_DIMS(D)>(values + slot * D + c * PIECE(D) + lane * LANE_DIMS(D), value + c * LANE_DIMS(D));
-    }
-    #pragma clang loop unroll(full)
-    for (uint h = 0; h < HEADS; h++) {
-      const float w = simd_shuffle(weight[h], ushort(slot));
-      #pragma clang loop unroll(full)
-      for (uint i = 0; i < PIECES(D) * LANE_DIMS(D); i++) {
-        const uint at = h * PIECES(D) * LANE_DIMS(D) + i;
-        seen.values[at] = fma(w, value[i], seen.values[at]);
-      }
-    }
-  }
-}
-
-// The row's own key, which no page holds yet, as the first that simdgroup 0 sees.
-template <int D, int HEADS>
-static inline void begin_with_own_key(
-    threadgroup const float* q, threadgroup const float* k, threadgroup const float* v, uint lane,
-    thread Running<D, HEADS>& seen)
-{
-  #pragma clang loop unroll(full)
-  for (uint h = 0; h < HEADS; h++) {
-    float product = 0.0f;
-    for (uint i = lane; i < D; i += 32) {
-      product = fma(q[h * D + i], k[i], product);
-    }
-    seen.largest[h] = simd_sum(product);
-    seen.sum[h] = 1.0f;
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < PIECES(D) * LANE_DIMS(D); i++) {
-      seen.values[h * PIECES(D) * LANE_DIMS(D) + i] =
-          v[i / LANE_DIMS(D) * PIECE(D) + lane * LANE_DIMS(D) + i % LANE_DIMS(D)];
-    }
-  }
-}
-
-// HEADS query heads of one KV head for one row. Grid: head groups, rows, parts (SPLIT) or 1.
+// HEADS query heads of one KV head for one row. Grid: (head groups · slices of a value), rows, parts (SPLIT) or 1.
 // qkv: f32 [rows, stride]; pages: T [pages, planes, kv_heads, 32, D]
 // SPLIT: out f32 [rows, heads, splits, D] and stats f32 [rows, heads, splits, 2] = largest score, sum of weights.
 // Otherwise out is y, f32 [rows, heads, D].
@@ -155,28 +184,57 @@ template <typename T, int D, int HEADS, bool SPLIT>
     constant AttentionParams& p [[buffer(7)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroup_index [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]])
 {
-  threadgroup float q[HEADS * D];
+  threadgroup float4 q[HEADS * D / 4];
   threadgroup float own_k[D];
   threadgroup float own_v[D];
-  threadgroup float parts[kSimdgroups * PIECE(D)];
-  threadgroup float part_largest[HEADS * kSimdgroups];
+  threadgroup float own_score[HEADS];
+  threadgroup float scores[HEADS * CHUNK(SPLIT)];  // then weights
+  threadgroup float4 parts[kSimdgroups * VALUE_SLICE(D) / 4];
+  threadgroup float4 part_largest[HEADS * kSimdgroups / 4];
   threadgroup float part_sum[HEADS * kSimdgroups];
 
+  const uint simdgroup = simd_broadcast_first(simdgroup_index);  // compilers see that branches on it are uniform
   const uint i = group.y;
-  const uint head = group.x * HEADS;
+  const uint slices = D / VALUE_SLICE(D);
+  const uint slice = group.x % slices;
+  const uint head = group.x / slices * HEADS;
   const uint ratio = p.heads / p.kv_heads;
   const uint kv_head = head / ratio;
+  const bool has_own_key = (p.flags & kOwnKey) != 0;
+
+  // The last simdgroups, which have the fewest keys, ready a vector of the row each: query heads, its own k, its own v.
+  const uint task = kSimdgroups - 1 - simdgroup;
+  float low[PAIRS(D)];
+  float high[PAIRS(D)];
+  float weight_low[PAIRS(D)];
+  float weight_high[PAIRS(D)];
+  ulong turns[PAIRS(D)];
+  uint format = kNoNorm;
+  if (task < HEADS + (has_own_key ? 2 : 0)) {
+    uint column = p.v_column + kv_head * D;
+    if (task < HEADS) {
+      format = p.q_norm;
+      column = (head + task) * D;
+    } else if (task == HEADS) {
+      format = p.k_norm;
+      column = p.k_column + kv_head * D;
+    }
+    head_load<D>(qkv + i * p.stride + column, lane, low, high);
+    if (format != kNoNorm) {
+      head_weights<D>(task == HEADS ? k_norm : q_norm, format, lane, weight_low, weight_high);
+    }
+  }
+
   const uint row = input_row(input, p, i);
-  const uint position = input_position(input)[row];
-  const uint sequence = input_sequence(input)[row];
-  const bool own_key = (p.flags & kOwnKey) != 0;
+  const uint position = input[p.position_word + row];
+  const uint sequence = input[p.sequence_word + row];
   // Keys [begin, end) are read from pages, and `own` says whether the row's own comes on top of them.
   uint begin = first_key(p, position);
-  uint end = own_key ? position : position + 1;
-  bool own = own_key;
+  uint end = has_own_key ? position : position + 1;
+  bool own = has_own_key;
   if (SPLIT) {
     const uint keys = part_keys(position);
     const uint from = group.z * keys;
@@ -185,102 +243,254 @@ template <typename T, int D, int HEADS, bool SPLIT>
     }
     begin = max(begin, from);
     end = min(end, from + keys);
-    own = own_key && position < from + keys;
+    own = own && position < from + keys;
   }
 
-  device const float* x = qkv + i * p.stride;
-  float low[PAIRS(D)];
-  float high[PAIRS(D)];
-  if (simdgroup < HEADS) {
-    head_q<D>(x, q_norm, p, head + simdgroup, position, lane, low, high);
-    head_share<float, D>(q + simdgroup * D, lane, low, high);
-  } else if (own && simdgroup < HEADS + 2) {
-    const uint plane = simdgroup - HEADS;
-    if (plane == 0) {
-      head_k<T, D>(x, k_norm, p, kv_head, position, lane, low, high);
-      head_share<float, D>(own_k, lane, low, high);
-    } else {
-      head_v<T, D>(x, p, kv_head, lane, low, high);
-      head_share<float, D>(own_v, lane, low, high);
-    }
-    if ((p.flags & kStoreOwnKey) != 0 && head % ratio == 0) {
-      const uint page = input_page(input, p.groups, p.group, sequence, position);
-      const ulong at = page_offset<D>(p, page, p.plane + plane, kv_head) + position % kTokensPerPage * D;
-      head_store<T, D>(pages + at, lane, low, high);
-    }
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-
-  Running<D, HEADS> seen;
+  float largest[HEADS];
+  float sum[HEADS];  // this lane's part
+  float values[HEADS * 8];
   #pragma clang loop unroll(full)
   for (uint h = 0; h < HEADS; h++) {
-    seen.largest[h] = kNoScore;
-    seen.sum[h] = 0.0f;
+    largest[h] = kNoScore;
+    sum[h] = 0.0f;
   }
   #pragma clang loop unroll(full)
-  for (uint j = 0; j < HEADS * PIECES(D) * LANE_DIMS(D); j++) {
-    seen.values[j] = 0.0f;
-  }
-  if (own && simdgroup == 0) {
-    begin_with_own_key<D, HEADS>(q, own_k, own_v, lane, seen);
-  }
-  if (begin < end) {
-    uint page = begin / kTokensPerPage;
-    page += (simdgroup + kSimdgroups - page % kSimdgroups) % kSimdgroups;
-    for (; page * kTokensPerPage < end; page += kSimdgroups) {
-      const uint first = page * kTokensPerPage;
-      const uint id = input_page(input, p.groups, p.group, sequence, first);
-      add_page<T, D, HEADS>(
-          pages + page_offset<D>(p, id, p.plane, kv_head), pages + page_offset<D>(p, id, p.plane + 1, kv_head), q,
-          p.score_scale, max(begin, first) - first, min(end - first, kTokensPerPage), lane, seen);
-    }
+  for (uint d = 0; d < HEADS * 8; d++) {
+    values[d] = 0.0f;
   }
 
-  if (lane == 0) {
+  const uint start = begin / kGroupKeys * kGroupKeys;
+  for (uint base = start; base == start || base < end; base += CHUNK(SPLIT)) {
+    const uint keys = begin < end ? min(end, base + CHUNK(SPLIT)) - base : 0;
+    const uint offset = simdgroup * kGroupKeys;
+    Share share;
+    share.first_page = base / kTokensPerPage;
+    share.first = base + offset;
+    share.begin = begin;
+    share.count = keys - min(keys, offset);
+    share.groups = (share.count + kStride - 1) / kStride;
+    share.ids = 0;
+    if ((share.first_page + lane) * kTokensPerPage < base + keys) {
+      share.ids = row_page(input, p, sequence, share.first_page + lane);
+    }
+
+    Eight<T> raw[8];
+    Eight<T> next[8];
+    const uint units = share.groups * KEY_PARTS(D);
+    if (units > 0) {
+      load_keys<T, D>(pages, p, share, 0, kv_head, lane, next);
+    }
+
+    if (base == start) {
+      if (task < HEADS + (own ? 2 : 0)) {
+        if (task <= HEADS) {
+          head_turns<D>(p, lane, turns);
+        }
+        if (task > HEADS ? (p.flags & kNormaliseValue) != 0 : format != kNoNorm) {
+          head_normalise<D>(p.eps, low, high);
+        }
+        if (format != kNoNorm) {
+          head_multiply<D>(weight_low, weight_high, low, high);
+        }
+        if (task <= HEADS) {
+          head_rotate<D>(turns, p.rotated_pairs, position + p.position_offset, lane, low, high);
+        }
+        if (task < HEADS) {
+          head_share<float, D>((threadgroup float*)q + task * D, lane, low, high);
+        } else {
+          head_round<T, D>(low, high);
+          head_share<float, D>(task == HEADS ? own_k : own_v, lane, low, high);
+          if ((p.flags & kStoreOwnKey) != 0 && head % ratio == 0 && slice == 0) {
+            const uint page = row_page(input, p, sequence, position / kTokensPerPage);
+            const ulong at = page_offset<D>(p, page, p.plane + task - HEADS, kv_head) + position % kTokensPerPage * D;
+            head_store<T, D>(pages + at, lane, low, high);
+          }
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+
+    float products[HEADS * KEY_LOADS(D)];
+    #pragma clang loop unroll(disable)
+    for (uint u = 0; u < units; u++) {
+      const uint part = u % KEY_PARTS(D);
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < KEY_LOADS(D); j++) {
+        raw[j] = next[j];
+      }
+      if (u + 1 < units) {
+        load_keys<T, D>(pages, p, share, u + 1, kv_head, lane, next);
+      }
+      if (part == 0) {
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < HEADS * KEY_LOADS(D); j++) {
+          products[j] = 0.0f;
+        }
+      }
+      float query[HEADS * 8];
+      #pragma clang loop unroll(full)
+      for (uint h = 0; h < HEADS; h++) {
+        load_shared(q + (h * D + part * 256) / 4 + lane % KEY_LANES(D) * 2, query + 8 * h);
+      }
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < KEY_LOADS(D); j++) {
+        float key[8];
+        widen(raw[j], key);
+        #pragma clang loop unroll(full)
+        for (uint d = 0; d < HEADS * 8; d++) {
+          products[d / 8 * KEY_LOADS(D) + j] = fma(query[d], key[d % 8], products[d / 8 * KEY_LOADS(D) + j]);
+        }
+      }
+      if (part == KEY_PARTS(D) - 1) {
+        // Of the lanes that shared a key, 4 / HEADS have the score of head h.
+        const float score = fold_all<KEY_LANES(D), HEADS * KEY_LOADS(D)>(products, lane);
+        const uint value = lane % KEY_LANES(D) * HEADS / 4;
+        const uint h = value / KEY_LOADS(D);
+        const uint key = value % KEY_LOADS(D) * LOAD_KEYS(D) + lane / KEY_LANES(D);
+        if (lane % (4 / HEADS) == 0) {
+          scores[h * CHUNK(SPLIT) + offset + u / KEY_PARTS(D) * kStride + key] = score;
+        }
+      }
+    }
+    if (base == start && own && task < HEADS) {
+      float product = 0.0f;
+      for (uint d = lane; d < D; d += 32) {
+        product = fma(((threadgroup const float*)q)[task * D + d], own_k[d], product);
+      }
+      product = simd_sum(product);
+      if (lane == 0) {
+        own_score[task] = product;
+      }
+    }
+    if (share.groups > 0) {
+      load_values<T, D>(pages, p, share, 0, kv_head, slice, lane, next);
+    }
+
+    // Lane i has keys i, i + 32 … of this simdgroup's, of each head.
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    float weight[HEADS * LANE_KEYS(SPLIT)];
     #pragma clang loop unroll(full)
     for (uint h = 0; h < HEADS; h++) {
-      part_largest[h * kSimdgroups + simdgroup] = seen.largest[h];
-      part_sum[h * kSimdgroups + simdgroup] = seen.sum[h];
+      float best = kNoScore;
+      #pragma clang loop unroll(full)
+      for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
+        const uint key = (lane / kGroupKeys + 4 * n) * kStride + lane % kGroupKeys;
+        const float score = is_visible(share, key) ? scores[h * CHUNK(SPLIT) + offset + key] : kNoScore;
+        weight[h * LANE_KEYS(SPLIT) + n] = score;
+        best = max(best, score);
+      }
+      best = simd_max(best);
+      if (lane == 0) {
+        ((threadgroup float*)part_largest)[h * kSimdgroups + simdgroup] = best;
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    #pragma clang loop unroll(full)
+    for (uint h = 0; h < HEADS; h++) {
+      const float4 a = part_largest[2 * h];
+      const float4 b = part_largest[2 * h + 1];
+      const float before = largest[h];
+      largest[h] = max(before, max(max(max(a.x, a.y), max(a.z, a.w)), max(max(b.x, b.y), max(b.z, b.w))));
+      if (own) {
+        largest[h] = max(largest[h], own_score[h]);
+      }
+      if (base != start) {
+        const float fade = weight_of(before, largest[h], p.score_scale);
+        sum[h] *= fade;
+        #pragma clang loop unroll(full)
+        for (uint d = 0; d < 8; d++) {
+          values[8 * h + d] *= fade;
+        }
+      }
+      #pragma clang loop unroll(full)
+      for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
+        const uint key = (lane / kGroupKeys + 4 * n) * kStride + lane % kGroupKeys;
+        const float w =
+            is_visible(share, key) ? weight_of(weight[h * LANE_KEYS(SPLIT) + n], largest[h], p.score_scale) : 0.0f;
+        sum[h] += w;
+        if (key + offset < CHUNK(SPLIT)) {
+          scores[h * CHUNK(SPLIT) + offset + key] = w;
+        }
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+
+    #pragma clang loop unroll(disable)
+    for (uint g = 0; g < share.groups; g += VALUE_GROUPS(D)) {
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < 8; j++) {
+        raw[j] = next[j];
+      }
+      if (g + VALUE_GROUPS(D) < share.groups) {
+        load_values<T, D>(pages, p, share, g + VALUE_GROUPS(D), kv_head, slice, lane, next);
+      }
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < 8; j++) {
+        float value[8];
+        widen(raw[j], value);
+        const uint key =
+            offset + (g + j / SLICE_LOADS(D)) * kStride + j % SLICE_LOADS(D) * SLICE_KEYS(D) + lane / SLICE_LANES(D);
+        #pragma clang loop unroll(full)
+        for (uint h = 0; h < HEADS; h++) {
+          const float w = g + j / SLICE_LOADS(D) < share.groups ? scores[h * CHUNK(SPLIT) + key] : 0.0f;
+          #pragma clang loop unroll(full)
+          for (uint d = 0; d < 8; d++) {
+            values[8 * h + d] = fma(w, value[d], values[8 * h + d]);
+          }
+        }
+      }
+    }
+    if (base + CHUNK(SPLIT) < end) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // part_largest is written again
     }
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+
   #pragma clang loop unroll(full)
   for (uint h = 0; h < HEADS; h++) {
-    float largest = kNoScore;
-    for (uint s = 0; s < kSimdgroups; s++) {
-      largest = max(largest, part_largest[h * kSimdgroups + s]);
+    const float lanes_sum = simd_sum(sum[h]);
+    if (lane == 0) {
+      part_sum[h * kSimdgroups + simdgroup] = lanes_sum;
     }
-    float sum = 0.0f;
-    for (uint s = 0; s < kSimdgroups; s++) {
-      const float fade = weight_of(part_largest[h * kSimdgroups + s], largest, p.score_scale);
-      sum = fma(part_sum[h * kSimdgroups + s], fade, sum);
-    }
-    const float fade = weight_of(seen.largest[h], largest, p.score_scale);
-    const uint at = i * p.heads + head + h;
+  }
+  #pragma clang loop unroll(full)
+  for (uint h = 0; h < HEADS; h++) {
     #pragma clang loop unroll(full)
-    for (uint c = 0; c < PIECES(D); c++) {
+    for (uint d = 0; d < 8; d++) {
       #pragma clang loop unroll(full)
-      for (uint j = 0; j < LANE_DIMS(D); j++) {
-        parts[simdgroup * PIECE(D) + lane * LANE_DIMS(D) + j] =
-            seen.values[(h * PIECES(D) + c) * LANE_DIMS(D) + j] * fade;
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (tid < PIECE(D)) {
-        float value = 0.0f;
-        for (uint s = 0; s < kSimdgroups; s++) {
-          value += parts[s * PIECE(D) + tid];
-        }
-        if (SPLIT) {
-          out[(at * p.splits + group.z) * D + c * PIECE(D) + tid] = value;
-        } else {
-          out[at * D + c * PIECE(D) + tid] = value / sum;
+      for (uint n = 0; n < 3; n++) {
+        if ((SLICE_LANES(D) << n) < 32) {
+          values[8 * h + d] += simd_shuffle_xor(values[8 * h + d], ushort(SLICE_LANES(D) << n));
         }
       }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    if (SPLIT && tid == 0) {
-      stats[2 * (at * p.splits + group.z)] = largest;
-      stats[2 * (at * p.splits + group.z) + 1] = sum;
+    if (lane < SLICE_LANES(D)) {
+      threadgroup float4* part = parts + simdgroup * (VALUE_SLICE(D) / 4) + lane * 2;
+      part[0] = float4(values[8 * h], values[8 * h + 1], values[8 * h + 2], values[8 * h + 3]);
+      part[1] = float4(values[8 * h + 4], values[8 * h + 5], values[8 * h + 6], values[8 * h + 7]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (tid < VALUE_SLICE(D)) {
+      const float own_weight = own ? weight_of(own_score[h], largest[h], p.score_scale) : 0.0f;
+      float total = own_weight;
+      float value = own ? own_weight * own_v[slice * VALUE_SLICE(D) + tid] : 0.0f;
+      #pragma clang loop unroll(full)
+      for (uint s = 0; s < kSimdgroups; s++) {
+        total += part_sum[h * kSimdgroups + s];
+        value += ((threadgroup const float*)parts)[s * VALUE_SLICE(D) + tid];
+      }
+      const uint at = i * p.heads + head + h;
+      if (SPLIT) {
+        out[(at * p.splits + group.z) * D + slice * VALUE_SLICE(D) + tid] = value;
+        if (slice == 0 && tid == 0) {
+          stats[2 * (at * p.splits + group.z)] = largest[h];
+          stats[2 * (at * p.splits + group.z) + 1] = total;
+        }
+      } else {
+        out[at * D + slice * VALUE_SLICE(D) + tid] = value / total;
+      }
+    }
+    if (h + 1 < HEADS) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // parts are written again
     }
   }
 }

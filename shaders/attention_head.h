@@ -49,6 +49,39 @@ static inline void head_normalise(float eps, thread float* low, thread float* hi
   }
 }
 
+// A head's norm weights [D], spread like the head. The format is looked at once, so that all loads are under way together.
+template <uint32_t F, int D>
+static inline void head_weights_as(device const uchar* weight, uint lane, thread float* low, thread float* high) {
+  #pragma clang loop unroll(full)
+  for (uint m = 0; m < PAIRS(D); m++) {
+    const uint i = lane + 32 * m;
+    const bool present = i < D / 2;
+    low[m] = present ? load_as<F>(weight, i) : 0.0f;
+    high[m] = present ? load_as<F>(weight, i + D / 2) : 0.0f;
+  }
+}
+template <int D>
+static inline void head_weights(
+    device const uchar* weight, uint format, uint lane, thread float* low, thread float* high) {
+  if (format == kF32) {
+    head_weights_as<kF32, D>(weight, lane, low, high);
+  } else if (format == kF16) {
+    head_weights_as<kF16, D>(weight, lane, low, high);
+  } else {
+    head_weights_as<kBF16, D>(weight, lane, low, high);
+  }
+}
+
+template <int D>
+static inline void head_multiply(
+    thread const float* weight_low, thread const float* weight_high, thread float* low, thread float* high) {
+  #pragma clang loop unroll(full)
+  for (uint m = 0; m < PAIRS(D); m++) {
+    low[m] *= weight_low[m];
+    high[m] *= weight_high[m];
+  }
+}
+
 // The norm with weight [D] in the given format; none with kNoNorm.
 template <int D>
 static inline void head_norm(
@@ -56,15 +89,11 @@ static inline void head_norm(
   if (format == kNoNorm) {
     return;
   }
+  float weight_low[PAIRS(D)];
+  float weight_high[PAIRS(D)];
+  head_weights<D>(weight, format, lane, weight_low, weight_high);
   head_normalise<D>(eps, low, high);
-  #pragma clang loop unroll(full)
-  for (uint m = 0; m < PAIRS(D); m++) {
-    const uint i = lane + 32 * m;
-    if (i < D / 2) {
-      low[m] *= load_scalar(weight, format, i);
-      high[m] *= load_scalar(weight, format, i + D / 2);
-    }
-  }
+  head_multiply<D>(weight_low, weight_high, low, high);
 }
 
 // a · b / 2^64, to 3 units.
@@ -74,33 +103,64 @@ static inline ulong product_high(ulong a, ulong b) {
   return upper * other + (upper * (b & 0xffffffffu) >> 32) + ((a & 0xffffffffu) * other >> 32);
 }
 
-// Angle of pair i at `position`, between -π and π.
-static inline float rope_angle(constant AttentionParams& p, uint position, uint i) {
-  ulong turns = (ulong(p.turns_high) << 32) | p.turns_low;
+// Turns per position of this lane's pairs lane + 32m, in units of 2^-64. The bits of the lane's number are common to all.
+template <int D>
+static inline void head_turns(constant AttentionParams& p, uint lane, thread ulong* turns) {
+  ulong common = (ulong(p.turns_high) << 32) | p.turns_low;
   #pragma clang loop unroll(full)
-  for (uint j = 0; j < kRatios; j++) {
+  for (uint j = 0; j < 5; j++) {
     const ulong ratio = (ulong(p.ratio_high[j]) << 32) | p.ratio_low[j];
-    turns = (i >> j & 1) != 0 ? product_high(turns, ratio) : turns;
+    common = (lane >> j & 1) != 0 ? product_high(common, ratio) : common;
   }
-  const uint phase = uint(turns * (position + p.position_offset) >> 32);  // whole turns overflow away
-  return float(int(phase)) * kTurn;
+  turns[0] = common;
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < kRatios - 5; j++) {
+    const ulong ratio = (ulong(p.ratio_high[j + 5]) << 32) | p.ratio_low[j + 5];
+    #pragma clang loop unroll(full)
+    for (uint m = 0; m < 1u << j; m++) {
+      if (m + (1u << j) < PAIRS(D)) {
+        turns[m + (1u << j)] = product_high(turns[m], ratio);
+      }
+    }
+  }
+}
+
+// Sine and cosine of phase / 2^32 turns. What is left of the phase beyond a whole number of quarter turns is exact.
+static inline void turn_sincos(uint phase, thread float& sine, thread float& cosine) {
+  const uint quarter = (phase + 0x20000000u) >> 30;
+  const float r = float(int(phase - (quarter << 30))) * kTurn;  // -π/4 … π/4
+  const float z = r * r;
+  const float s = fma(r * z, fma(z, fma(z, -1.9515296e-4f, 8.3321609e-3f), -1.6666655e-1f), r);
+  const float c = fma(z * z, fma(z, fma(z, 2.4433157e-5f, -1.3887316e-3f), 4.1666646e-2f), fma(-0.5f, z, 1.0f));
+  const bool odd = (quarter & 1) != 0;
+  sine = (quarter & 2) != 0 ? -(odd ? c : s) : odd ? c : s;
+  cosine = ((quarter + 1) & 2) != 0 ? -(odd ? s : c) : odd ? s : c;
 }
 
 // Turns each pair below rotated_pairs by its angle at `position`.
 template <int D>
 static inline void head_rotate(
-    constant AttentionParams& p, uint position, uint lane, thread float* low, thread float* high) {
+    thread const ulong* turns, uint rotated_pairs, uint position, uint lane, thread float* low, thread float* high) {
   #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
-    const uint i = lane + 32 * m;
-    if (i < p.rotated_pairs) {
-      const float angle = rope_angle(p, position, i);
-      const float c = precise::cos(angle);
-      const float s = precise::sin(angle);
+    if (lane + 32 * m < rotated_pairs) {
+      float s;
+      float c;
+      turn_sincos(uint(turns[m] * position >> 32), s, c);  // whole turns overflow away
       const float x = low[m];
       low[m] = fma(x, c, -high[m] * s);
       high[m] = fma(high[m], c, x * s);
     }
+  }
+}
+
+// The values as the pages hold them: rounded to their type T.
+template <typename T, int D>
+static inline void head_round(thread float* low, thread float* high) {
+  #pragma clang loop unroll(full)
+  for (uint m = 0; m < PAIRS(D); m++) {
+    low[m] = float(T(low[m]));
+    high[m] = float(T(high[m]));
   }
 }
 
@@ -109,8 +169,10 @@ static inline void head_q(
     device const float* row, device const uchar* q_norm, constant AttentionParams& p, uint head, uint position, uint lane,
     thread float* low, thread float* high) {
   head_load<D>(row + head * D, lane, low, high);
+  ulong turns[PAIRS(D)];
+  head_turns<D>(p, lane, turns);
   head_norm<D>(q_norm, p.q_norm, p.eps, lane, low, high);
-  head_rotate<D>(p, position, lane, low, high);
+  head_rotate<D>(turns, p.rotated_pairs, position + p.position_offset, lane, low, high);
 }
 
 // The values that the pages hold for k: rounded to their type T.
@@ -119,13 +181,11 @@ static inline void head_k(
     device const float* row, device const uchar* k_norm, constant AttentionParams& p, uint kv_head, uint position,
     uint lane, thread float* low, thread float* high) {
   head_load<D>(row + p.k_column + kv_head * D, lane, low, high);
+  ulong turns[PAIRS(D)];
+  head_turns<D>(p, lane, turns);
   head_norm<D>(k_norm, p.k_norm, p.eps, lane, low, high);
-  head_rotate<D>(p, position, lane, low, high);
-  #pragma clang loop unroll(full)
-  for (uint m = 0; m < PAIRS(D); m++) {
-    low[m] = float(T(low[m]));
-    high[m] = float(T(high[m]));
-  }
+  head_rotate<D>(turns, p.rotated_pairs, position + p.position_offset, lane, low, high);
+  head_round<T, D>(low, high);
 }
 
 template <typename T, int D>
@@ -135,11 +195,7 @@ static inline void head_v(
   if (p.flags & kNormaliseValue) {
     head_normalise<D>(p.eps, low, high);
   }
-  #pragma clang loop unroll(full)
-  for (uint m = 0; m < PAIRS(D); m++) {
-    low[m] = float(T(low[m]));
-    high[m] = float(T(high[m]));
-  }
+  head_round<T, D>(low, high);
 }
 
 template <typename T, int D>
@@ -168,7 +224,14 @@ static inline void head_share(threadgroup T* to, uint lane, thread const float* 
 
 // Row of the input block that row `i` of a dispatch stands for.
 static inline uint input_row(device const uint* input, constant AttentionParams& p, uint i) {
-  return p.gathered ? input_out_row(input)[p.first_row + i] : p.first_row + i;
+  return p.gathered ? input[p.out_row_word + p.first_row + i] : p.first_row + i;
+}
+
+// Id of the sequence's page that holds positions from 32 · page on; the sequence holds it.
+static inline uint row_page(device const uint* input, constant AttentionParams& p, uint sequence, uint page) {
+  const uint start = input[p.pages_word + sequence];
+  const uint first = input[p.pages_word + p.sequences + sequence];
+  return input[p.table_word + start + page - first];
 }
 
 // First key that a row at `position` sees.
@@ -204,24 +267,6 @@ static inline void load_eight(device const float* from, thread float* to) {
     to[i + 1] = v.y;
     to[i + 2] = v.z;
     to[i + 3] = v.w;
-  }
-}
-
-// N consecutive values as float, N = 1, 2, 4 or 8.
-template <int N, typename T>
-static inline void load_values(device const T* from, thread float* to) {
-  if (N == 8) {
-    load_eight(from, to);
-  } else if (N == 4) {
-    const float4 v = float4(*(device const vec<T, 4>*)from);
-    to[0] = v.x;
-    to[1] = v.y;
-    to[2] = v.z;
-    to[3] = v.w;
-  } else {
-    for (uint i = 0; i < N; i++) {
-      to[i] = float(from[i]);
-    }
   }
 }
 

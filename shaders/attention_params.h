@@ -12,8 +12,12 @@ enum : uint32_t {
   kNoNorm = 0xff,       // in place of a norm's format: the vector stays as it is
   kRatios = 8,          // bits of a pair's number: heads have at most 256 pairs
   kBlockTokens = 256,   // keys of the smallest part of a context that decode attention splits off
-  kMostSplits = 64      // parts of one row's context
+  kMostSplits = 64,     // parts of one row's context
+  kReduceThreads = 128  // of a threadgroup of attention_reduce: a dimension each
 };
+
+// Dimensions of a value that one threadgroup of decode attention adds up; the other slices are other threadgroups.
+#define VALUE_SLICE(D) ((D) == 512 ? 256 : (D) == 256 ? 128 : (D))
 
 struct AttentionParams {
   uint32_t heads, kv_heads;
@@ -23,6 +27,10 @@ struct AttentionParams {
   uint32_t gathered;            // 1: rows of the op are output rows
   uint32_t group, groups;       // page group of the op, page groups of the plan
   uint32_t plane, planes;       // K's plane in a page (V's is the next), planes of a page
+  uint32_t sequences;           // of the input block
+  // Where these arrays begin in the input block, in words. The counts that this follows from are those of the run's Shape;
+  // a kernel that took them from the block would wait for memory once more before its first key.
+  uint32_t position_word, sequence_word, out_row_word, pages_word, table_word;
   uint32_t window;              // tokens, 0: all
   uint32_t flags;               // AttentionParamFlags
   uint32_t q_norm, k_norm;      // formats of the weights, or kNoNorm
@@ -41,6 +49,7 @@ struct AttentionParams {
 struct AttentionReduceParams {
   uint32_t heads, head_dim;
   uint32_t first_row, gathered, window, splits;
+  uint32_t position_word, out_row_word;
   float score_scale;
 };
 

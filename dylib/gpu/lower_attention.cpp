@@ -6,12 +6,13 @@
 //
 // Decode rows of one sequence in one pass (a speculative verify) read each other's keys, so kv_write goes first there too.
 #include "lower.h"
-#include "turns.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "../../shaders/attention_params.h"
+#include "../input.h"
+#include "turns.h"
 
 namespace mb::gpu {
 namespace {
@@ -97,8 +98,16 @@ std::string kernel_name(const char *kernel, const Attention &a) {
 }
 
 // Rows [first, first + rows) of the op.
-AttentionParams params_of(const Attention &a, const Tensor &x, uint32_t first, uint32_t rows) {
+AttentionParams params_of(const Emitter &e, const Attention &a, const Tensor &x, uint32_t first, uint32_t rows) {
   AttentionParams p = a.params;
+  const Lowering::Shape &shape = e.shape;
+  p.sequences = shape.sequences;
+  p.position_word = sizeof(InputHeader) / 4 + shape.rows;  // after the tokens
+  p.sequence_word = p.position_word + shape.rows;
+  p.out_row_word = p.sequence_word + 2 * shape.rows;  // after the rows' classes
+  const uint32_t groups_word = p.out_row_word + shape.out_rows;
+  p.pages_word = groups_word + 3 * p.group * shape.sequences;
+  p.table_word = groups_word + 3 * p.groups * shape.sequences;
   p.stride = static_cast<uint32_t>(x.dims[1]);
   p.first_row = first;
   p.rows = rows;
@@ -116,7 +125,7 @@ void write_kv(Emitter &e, const Attention &a, uint32_t first, uint32_t rows) {
   bind_norm(launch, 2, a.k_norm);
   launch.writes(3, *a.pages)
       .reads_input(4)
-      .params(5, params_of(a, *a.k, first, rows))
+      .params(5, params_of(e, a, *a.k, first, rows))
       .groups(divide_up(uint64_t{2} * a.kv_heads * rows, kKvTasks))
       .threads(kThreads);
   e.emit(launch);
@@ -135,29 +144,35 @@ void bind_decode(Launch &launch, const Attention &a, const AttentionParams &p) {
   launch.reads_input(4);
 }
 
+// Threadgroups that share the work of a head, or of heads together.
+uint32_t slices(const Attention &a) { return a.head_dim / VALUE_SLICE(a.head_dim); }
+
 void walk(Emitter &e, const Attention &a, const AttentionParams &p) {
   Launch launch(family("attention_decode", a), kernel_name("attention_decode", a));
   bind_decode(launch, a, p);
   launch.writes_rows(5, *a.y, p.first_row, p.rows)
       .absent(6)
       .params(7, p)
-      .groups(a.heads, p.rows)
+      .groups(a.heads * slices(a), p.rows)
       .threads(kThreads);
   e.emit(launch);
 }
 
-// Query heads that one threadgroup of attention_split takes: they share a KV head, and each key is read once for all.
-// The largest heads come in twos at most, for the registers.
-uint32_t heads_together(const Attention &a) {
+// Query heads that one threadgroup of attention_split takes: they share a KV head, and each key is read once for all. While
+// there are cores to spare each head has a threadgroup of its own. The result is the same bit for bit. The largest heads come
+// in twos at most where the pages are f32, for the registers.
+uint32_t heads_together(const Emitter &e, const Attention &a, const AttentionParams &p) {
+  if (uint64_t{a.heads} * slices(a) * p.rows * p.splits <= e.limits.cores) return 1;
   const uint32_t ratio = a.heads / a.kv_heads;
-  return ratio % 4 == 0 && a.head_dim < 512 ? 4 : ratio % 2 == 0 ? 2 : 1;
+  const bool many = a.head_dim == 512 && a.format == "f32";
+  return ratio % 4 == 0 && !many ? 4 : ratio % 2 == 0 ? 2 : 1;
 }
 
 void split(Emitter &e, const Attention &a, AttentionParams p) {
   p.splits = std::min<uint32_t>(std::max(e.shape.context_blocks, 1u), kMostSplits);
   const uint64_t row_parts = uint64_t{a.heads} * p.splits;
   const auto turn = static_cast<uint32_t>(std::max<uint64_t>(kPartBytes / (row_parts * (a.head_dim + 2) * 4), 1));
-  const uint32_t end = p.first_row + p.rows, together = heads_together(a);
+  const uint32_t end = p.first_row + p.rows, together = heads_together(e, a, p);
   for (; p.first_row < end; p.first_row += p.rows) {
     e.begin(e.op());  // each turn may use the scratch bytes of the one before
     p.rows = std::min(turn, end - p.first_row);
@@ -168,26 +183,26 @@ void split(Emitter &e, const Attention &a, AttentionParams p) {
     launch.writes_scratch(5, parts, part_bytes)
         .writes_scratch(6, stats, stat_bytes)
         .params(7, p)
-        .groups(a.heads / together, p.rows, p.splits)
+        .groups(a.heads / together * slices(a), p.rows, p.splits)
         .threads(kThreads);
     e.emit(launch);
 
-    const AttentionReduceParams reduce_params{a.heads, a.head_dim, p.first_row, p.gathered, a.window,
-                                              p.splits, p.score_scale};
+    const AttentionReduceParams reduce_params{a.heads,  a.head_dim, p.first_row,     p.gathered,     a.window,
+                                              p.splits, p.position_word, p.out_row_word, p.score_scale};
     Launch reduce("attention_reduce", "attention_reduce");
     reduce.reads_scratch(0, parts, part_bytes)
         .reads_scratch(1, stats, stat_bytes)
         .reads_input(2)
         .writes_rows(3, *a.y, p.first_row, p.rows)
         .params(4, reduce_params)
-        .groups(a.heads, p.rows)
-        .threads(kThreads);
+        .groups(a.heads * divide_up(a.head_dim, kReduceThreads), p.rows)
+        .threads(kReduceThreads);
     e.emit(reduce);
   }
 }
 
 void decode(Emitter &e, const Attention &a, uint32_t first, uint32_t rows) {
-  AttentionParams p = params_of(a, *a.q, first, rows);
+  AttentionParams p = params_of(e, a, *a.q, first, rows);
   if (a.owns && e.shape.verifies) {
     write_kv(e, a, first, rows);
     p.flags |= kOwnKey;
@@ -209,7 +224,7 @@ void prefill(Emitter &e, const Attention &a, uint32_t first, uint32_t rows) {
   launch.reads(2, *a.pages)
       .reads_input(3)
       .writes_rows(4, *a.y, first, rows)
-      .params(5, params_of(a, *a.q, first, rows))
+      .params(5, params_of(e, a, *a.q, first, rows))
       .groups(divide_up(rows, kTileRows), a.heads)
       .threads(a.head_dim < 64 ? 128 : kThreads);
   e.emit(launch);
