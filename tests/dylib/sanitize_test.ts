@@ -23,8 +23,8 @@ async function build(): Promise<string> {
   await Deno.mkdir(cache, { recursive: true });
   const folder = await Deno.makeTempDir({ dir: cache });
   const jobs: { file: string; flags: string[] }[] = [{ file: program, flags: [] }];
-  for (const { file, isa } of units) {
-    if (file === "abi.cpp") continue;
+  for (const { file, isa, device } of units) {
+    if (file === "abi.cpp" || device !== undefined && device !== "cpu") continue;
     for (const name of isa ?? [undefined]) {
       const set = name === undefined ? undefined : ISAS[name];
       if (set?.arch !== undefined && set.arch !== Deno.build.arch) continue;

@@ -222,6 +222,7 @@ export function expertSample(): Sample {
   const b = new PlanBuilder(LIMITS);
   const w = new Weights();
   const weights = b.buffer("weights", 0, false);
+  pool(b); // so that every sample has the same buffers
   const activation = (name: string, columns: number) => b.activation(name, ["rows", columns]);
   const ids = (name: string) => b.activation(name, ["rows", CHOSEN], { kind: "u32" });
   const x = activation("x", HIDDEN);
