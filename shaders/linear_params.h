@@ -19,6 +19,7 @@ struct PrologueParams {
   uint32_t columns;      // of a row of u, padded with zeros
   uint32_t row_floats;   // decode: distance of rows of u, chunk sums included
   uint32_t chunk_shift;  // decode: log2 of the columns of a lane's chunk, see weights.h
+  uint32_t code_bits;    // decode: of affine codes that are multiplied as they lie, see weights.h; 0: of none
 };
 
 // What happens to the products, numbered as Epilogue in plan.h.
@@ -45,9 +46,10 @@ struct MatvecParams {
   uint32_t scale_columns;        // scales in a matrix row
   uint32_t group_shift;          // log2 of the columns that share a scale
   uint32_t code_exponent;        // kCodeExponent
-  uint32_t slices;               // simdgroups that share a row group: 1, 2, 4 or 8
-  uint32_t iterations;           // row groups that a simdgroup does one after another
-  uint32_t phases, phase_blocks; // one-row variant: parts of u staged one after another
+  uint32_t slices, slice_shift;  // simdgroups that share a row group: 1, 2, 4 or 8; its log2
+  uint32_t iterations;           // row groups that a simdgroup does one after another,
+  uint32_t group_stride;         // this far apart
+  uint32_t phase_blocks;         // one-row variant: blocks of u staged at once; a part of all only in steps of whole D · slices
   uint32_t rows;                 // activation rows
   uint32_t row_floats;           // distance of rows of u in scratch
 };

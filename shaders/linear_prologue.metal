@@ -1,5 +1,6 @@
 // linear_prologue.metal: u of linear ops for kernels that take it ready-made. One threadgroup of 256 threads a row.
 #include "stream.h"
+#include "weights.h"
 
 #define STREAM_OPERANDS \
     device const float* x [[buffer(0)]], device const float* residual [[buffer(1)]], \
@@ -11,6 +12,7 @@
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 
 // For decode rows: u [rows, row_floats] in chunked order, then the sums of its chunks where row_floats has room for them.
+// Both are scaled for codes that are multiplied as they lie where code_bits tells of them (weights.h).
 [[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_chunked(
     STREAM_OPERANDS,
     device float4* u             [[buffer(6)]],
@@ -19,18 +21,33 @@
 {
   threadgroup float partial[2 * kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
-  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   device float4* quads = u + ulong(row) * (p.row_floats / 4);
   device float* sums = (device float*)quads + p.columns;
   const uint chunk_quads = 1u << (p.chunk_shift - 2);
+  // Chunks divide kStreamThreads.
+  const float4 factor = code_factors(p.code_bits, tid % chunk_quads);
+  const bool held_row = stream_held(p.stream);
+  HeldQuads held;
+  StreamFactors f;
+  if (held_row) {
+    hold_quads(x + at, residual + at, post_norm, scalar, pre_norm, p.stream, tid, held);
+    held_u(h_out + at, p.stream, p.stream.stores_h != 0, partial, tid, simdgroup, lane, held);
+  } else {
+    f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  }
   for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
-    const float4 v = stream_u(
-        x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, p.stream.stores_h != 0, i);
-    quads[chunked_quad(i, p.chunk_shift)] = v;
+    float4 v = held.x[0];
+    if (held_row) {
+      held.x[0] = held.x[1];
+      held.x[1] = held.x[2];
+    } else {
+      v = stream_u(x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, p.stream.stores_h != 0, i);
+    }
+    quads[chunked_quad(i, p.chunk_shift, 16)] = v * factor;
     if (p.row_floats > p.columns) {
       const float sum = chunk_sum(v, p.chunk_shift);
       if (i % chunk_quads == 0) {
-        sums[i / chunk_quads] = sum;
+        sums[i / chunk_quads] = p.code_bits != 0 ? sum * as_type<float>(kCodeScaleBits) : sum;
       }
     }
   }

@@ -21,11 +21,18 @@ struct MatvecRows {
   uint n;
 };
 
+// A chunk of N words of each of NR rows, as loaded: converting a scale would wait for it.
+template <uint NR, uint N>
+struct MatvecChunks {
+  uint words[NR * N];
+  uint scale[NR];
+  uint bias[NR];
+};
+
 // Chunk `chunk` of each row; beyond the end the last one, which is then multiplied by the zeros that pad u.
 template <uint32_t W, uint32_t S, uint NR>
 static inline void load_chunks(
-    thread const MatvecRows& rows, constant MatvecParams& p, uint chunk,
-    thread uint* words, thread float* scale, thread float* bias)
+    thread const MatvecRows& rows, constant MatvecParams& p, uint chunk, thread MatvecChunks<NR, chunk_words(W)>& to)
 {
   constexpr uint n = chunk_words(W);
   const uint at = min(chunk, p.chunks - 1);
@@ -33,27 +40,26 @@ static inline void load_chunks(
   for (uint i = 0; i < NR; i++) {
     const uint row = min(rows.base + i, rows.n - 1);
     device const uchar* data = rows.w + ulong(row) * p.row_bytes;
-    scale[i] = 0.0f;
-    bias[i] = 0.0f;
     if (is_affine(W)) {
-      load_words<W>(data, at, words + i * n);
+      load_words<W>(data, at, to.words + i * n);
       const uint group = row * p.scale_columns + (at * chunk_columns(W) >> p.group_shift);
-      scale[i] = load_as<S>(rows.scales, group);
-      bias[i] = load_as<S>(rows.biases, group);
+      to.scale[i] = load_stored<S>(rows.scales, group);
+      to.bias[i] = load_stored<S>(rows.biases, group);
     } else if (p.whole != 0) {
-      load_words<W>(data, at, words + i * n);
+      load_words<W>(data, at, to.words + i * n);
     } else {
-      load_words_ragged<W>(data, at, p.stream.k, words + i * n);
+      load_words_ragged<W>(data, at, p.stream.k, to.words + i * n);
     }
   }
 }
 
 // acc[r][i] += this lane's chunk of matrix row i times that of activation row r. `u` points at the lane's first quad in
-// activation row 0 and `sums` at its chunk sum there; row r lies row_quads[r] quads further.
-template <uint32_t W, uint R, uint NR, typename U, typename Sums>
+// activation row 0 and `sums` at its chunk sum there; row r lies row_quads[r] quads further, and a lane's quads
+// `stride` apart.
+template <uint32_t W, uint32_t S, uint R, uint NR, uint stride, typename U, typename Sums>
 static inline void accumulate(
-    const thread uint* words, const thread float* scale, const thread float* bias, uint exponent,
-    U u, Sums sums, const thread uint* row_quads, thread float* acc)
+    const thread MatvecChunks<NR, chunk_words(W)>& chunks, uint exponent, U u, Sums sums, const thread uint* row_quads,
+    thread float* acc)
 {
   constexpr uint n = chunk_words(W);
   constexpr uint quads = chunk_columns(W) / 4;
@@ -69,17 +75,22 @@ static inline void accumulate(
     for (uint i = 0; i < NR; i++) {
       #pragma clang loop unroll(full)
       for (uint j = 0; j < 4; j++) {
-        w[4 * i + j] = element_at<W>(words + i * n, exponent, 4 * q + j);
+        w[4 * i + j] = is_affine(W) ? code_operand<W>(chunks.words + i * n, exponent, 4 * q + j)
+                                    : element_at<W>(chunks.words + i * n, exponent, 4 * q + j);
       }
     }
     #pragma clang loop unroll(full)
     for (uint r = 0; r < R; r++) {
-      const float4 x = u[row_quads[r] + q * 16];
+      const float4 x = u[row_quads[r] + q * stride];
       #pragma clang loop unroll(full)
       for (uint i = 0; i < NR; i++) {
         const float s = part[r * NR + i];
         part[r * NR + i] = fma(w[4 * i + 3], x.w, fma(w[4 * i + 2], x.z, fma(w[4 * i + 1], x.y, fma(w[4 * i], x.x, s))));
       }
+    }
+    // Without it a compiler reads u of the whole chunk first, for which registers do not suffice.
+    if (R > 1 && q % (8 / R) == 8 / R - 1) {
+      simdgroup_barrier(mem_flags::mem_none);
     }
   }
   #pragma clang loop unroll(full)
@@ -87,7 +98,9 @@ static inline void accumulate(
     const float sum = is_affine(W) ? sums[4 * row_quads[r]] : 0.0f;
     #pragma clang loop unroll(full)
     for (uint i = 0; i < NR; i++) {
-      acc[r * NR + i] = is_affine(W) ? fma(bias[i], sum, fma(scale[i], part[r * NR + i], acc[r * NR + i])) : part[r * NR + i];
+      const float scale = is_affine(W) ? stored_float<S>(chunks.scale[i]) : 0.0f;
+      const float bias = is_affine(W) ? stored_float<S>(chunks.bias[i]) : 0.0f;
+      acc[r * NR + i] = is_affine(W) ? fma(bias, sum, fma(scale, part[r * NR + i], acc[r * NR + i])) : part[r * NR + i];
     }
   }
 }
@@ -113,9 +126,41 @@ static inline MatvecRows matvec_rows(
   return rows;
 }
 
+// Lane `slot` < NR of each half gets the sum of v[slot] over the half's lanes: those 8 apart are added, then 4, 2 and 1. While
+// there are several rows, the lanes of a pair each go on with a part of them.
+template <uint NR>
+static inline float lanes_sum(const thread float* v, uint lane) {
+  const uint slot = lane % 16;
+  constexpr uint n = NR > 4 ? 8 : NR > 2 ? 4 : 2;
+  float rest[n];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < n; i++) {
+    rest[i] = i < NR ? v[i] : 0.0f;
+  }
+  // A lane goes on with the rows whose bit 0 is its bit 3, of these with those whose bit 1 is its bit 2, and so on.
+  uint left = n;
+  #pragma clang loop unroll(full)
+  for (uint m = 8; m >= 1; m /= 2) {
+    const bool upper = (slot & m) != 0;
+    if (left > 1) {
+      left /= 2;
+      #pragma clang loop unroll(full)
+      for (uint i = 0; i < left; i++) {
+        const float mine = upper ? rest[2 * i + 1] : rest[2 * i];
+        const float theirs = upper ? rest[2 * i] : rest[2 * i + 1];
+        rest[i] = mine + simd_shuffle_xor(theirs, ushort(m));
+      }
+    } else {
+      rest[0] += simd_shuffle_xor(rest[0], ushort(m));
+    }
+  }
+  const uint from = (slot & 1) << 3 | (slot & 2) << 1 | (slot & 4) >> 1;
+  return simd_shuffle(rest[0], ushort((lane & 16) + from));
+}
+
 // Adds the lanes' sums, then the slices', and stores the outputs. `partial` holds 2·R·NR floats for each simdgroup of the
 // threadgroup; all of them call this, with `active` false where there is no row group left.
-template <uint R, uint NR>
+template <uint32_t W, uint R, uint NR>
 static inline void finish_rows(
     const thread float* acc, thread const MatvecRows& rows, bool active, constant MatvecParams& p,
     threadgroup float* partial, uint simdgroup, uint lane, uint first_row,
@@ -127,15 +172,9 @@ static inline void finish_rows(
   float total[R];
   #pragma clang loop unroll(full)
   for (uint r = 0; r < R; r++) {
-    total[r] = 0.0f;
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < NR; i++) {
-      float v = acc[r * NR + i];
-      v += simd_shuffle_xor(v, ushort(8));
-      v += simd_shuffle_xor(v, ushort(4));
-      v += simd_shuffle_xor(v, ushort(2));
-      v += simd_shuffle_xor(v, ushort(1));
-      total[r] = slot == i ? v : total[r];
+    total[r] = lanes_sum<NR>(acc + r * NR, lane);
+    if (is_affine(W)) {
+      total[r] *= as_type<float>(kCodeUnscaleBits);
     }
   }
   // From here on lane `slot` < NR of each half has the sum of row base + slot.
@@ -148,7 +187,7 @@ static inline void finish_rows(
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (simdgroup % p.slices == 0 && slot < NR) {
+    if ((simdgroup & (p.slices - 1)) == 0 && slot < NR) {
       for (uint s = 1; s < p.slices; s++) {
         #pragma clang loop unroll(full)
         for (uint r = 0; r < R; r++) {
@@ -158,7 +197,7 @@ static inline void finish_rows(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  if (!active || simdgroup % p.slices != 0) {
+  if (!active || (simdgroup & (p.slices - 1)) != 0) {
     return;
   }
   const uint n = rows.base + slot;
@@ -175,6 +214,9 @@ static inline void finish_rows(
   }
 }
 
+constant constexpr uint kStagedStride = 17;  // 16 lanes' quads and one more, so that a lane's lie in different banks
+constant constexpr uint kStagedQuads = 5;  // float4s of u that a thread has on their way while it stages
+
 #define MATVEC_MATRIX(m, w_slot, scales_slot, biases_slot) \
     device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
     device const uchar* biases##m [[buffer(biases_slot)]]
@@ -185,9 +227,25 @@ static inline void finish_rows(
     device const uchar* bias2 [[buffer(17)]], device const float* other [[buffer(18)]], device float* y [[buffer(19)]], \
     constant MatvecParams& p [[buffer(20)]]
 
+// Four columns of u into their place in chunked order, and the sum of their chunk into its. All lanes of a simdgroup call this.
+template <uint32_t W>
+static inline void stage_quad(float4 u, float4 factor, threadgroup float4* to, threadgroup float* sum_to, uint tid) {
+  constexpr uint quads = chunk_columns(W) / 4;
+  if (!is_affine(W)) {
+    *to = u;
+    return;
+  }
+  *to = u * factor;
+  const float sum = chunk_sum(u, quads == 4 ? 4 : 5);
+  if (tid % quads == 0) {
+    *sum_to = sum * as_type<float>(kCodeScaleBits);
+  }
+}
+
 // One activation row, prologue included: x, residual, h_out [k]; norms [k]; u is staged in threadgroup memory, in one phase
-// where it fits: phase_blocks · 16 chunks, then as many chunk sums. The first weights are on their way meanwhile.
-template <uint32_t W, uint32_t S, uint NR>
+// where it fits: phase_blocks · 16 chunks, then as many chunk sums. A lane has the chunks of D blocks on their way at any time,
+// the first of them while u is made.
+template <uint32_t W, uint32_t S, uint NR, uint D>
 [[kernel, max_total_threads_per_threadgroup(256)]] void matvec_one(
     device const float* x            [[buffer(0)]],
     device const float* residual     [[buffer(1)]],
@@ -203,94 +261,128 @@ template <uint32_t W, uint32_t S, uint NR>
     uint lane      [[thread_index_in_simdgroup]])
 {
   threadgroup float partial[2 * NR * kStreamSimdgroups];
-  constexpr uint words_of_row = chunk_words(W);
   constexpr uint columns = chunk_columns(W);
   constexpr uint shift = columns == 4 ? 2 : columns == 8 ? 3 : columns == 16 ? 4 : 5;
   constexpr uint block_quads = 4 * columns;
+  constexpr uint staged_quads = columns / 4 * kStagedStride;  // of a block
+  constexpr uint turn_quads = kStreamThreads / 16 * kStagedStride;
+  constexpr uint turn_chunks = kStreamThreads * 4 / columns;
   const uint side = lane / 16;
   const uint slot = lane % 16;
-  const uint slice = simdgroup % p.slices;
-  const uint groups_at_once = kStreamSimdgroups / p.slices;
-  threadgroup float* sums = (threadgroup float*)(staged + p.phase_blocks * block_quads);
+  const uint slice = simdgroup & (p.slices - 1);
+  threadgroup float* sums = (threadgroup float*)(staged + p.phase_blocks * staged_quads);
   const uint none[1] = {0};
+  const bool held_row = stream_held(p.stream);
+  const bool stores_h = p.stream.stores_h != 0 && tg == 0;
+
+  HeldQuads held;
+  if (held_row) {
+    hold_quads(x, residual, post_norm, scalar, pre_norm, p.stream, tid, held);
+  }
+  uint group = (tg * kStreamSimdgroups + simdgroup) >> p.slice_shift;
+  MatvecRows rows = matvec_rows<NR>(
+      min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
+  MatvecChunks<NR, chunk_words(W)> chunks[D];
+  #pragma clang loop unroll(full)
+  for (uint d = 0; d < D; d++) {
+    load_chunks<W, S, NR>(rows, p, (d * p.slices + slice) * 16 + slot, chunks[d]);
+  }
+  // Blocks divide kStreamThreads, so a thread's quads lie kStreamThreads apart in chunked order too.
+  const uint first_staged = chunked_quad(tid, shift, kStagedStride);
+  const uint sum_slot = tid / (columns / 4);
+  const float4 factor = code_factors(is_affine(W) ? bits_of(W) : 0, tid % (columns / 4));
   StreamFactors factors;
+  if (held_row) {
+    held_u(h_out, p.stream, stores_h, partial, tid, simdgroup, lane, held);
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      if (tid + j * kStreamThreads < p.blocks * block_quads) {
+        stage_quad<W>(held.x[j], factor, staged + first_staged + j * turn_quads, sums + sum_slot + j * turn_chunks, tid);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  } else {
+    factors = stream_factors(x, residual, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  }
 
   for (uint it = 0; it < p.iterations; it++) {
-    const uint group = (tg * p.iterations + it) * groups_at_once + simdgroup / p.slices;
     const bool active = group < p.groups;
-    const MatvecRows rows = matvec_rows<NR>(
-        min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
+    const MatvecRows present = rows;
     float acc[NR];
     #pragma clang loop unroll(full)
     for (uint i = 0; i < NR; i++) {
       acc[i] = 0.0f;
     }
-    uint words[NR * words_of_row];
-    uint next_words[NR * words_of_row];
-    float scale[NR];
-    float next_scale[NR];
-    float bias[NR];
-    float next_bias[NR];
-    uint block = slice;
-    load_chunks<W, S, NR>(rows, p, block * 16 + slot, words, scale, bias);
-    if (it == 0) {
-      factors = stream_factors(x, residual, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
-    }
-    for (uint phase = 0; phase < p.phases; phase++) {
-      const uint first_block = phase * p.phase_blocks;
-      const uint end_block = min(first_block + p.phase_blocks, p.blocks);
-      if (it == 0 || p.phases > 1) {
+    group += p.group_stride;
+    uint phase_start = 0;
+    uint next_phase = 0;
+    for (uint first = 0; first < p.blocks; first += D * p.slices) {
+      const bool new_phase = first == next_phase;
+      if (new_phase) {
+        phase_start = first;
+        next_phase = first + p.phase_blocks;
+      }
+      if (new_phase && !held_row && (it == 0 || p.phase_blocks < p.blocks)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        const uint first_quad = first_block * block_quads;
-        const bool stores_h = p.stream.stores_h != 0 && tg == 0 && it == 0;
-        for (uint i = tid; i < (end_block - first_block) * block_quads; i += kStreamThreads) {
-          const float4 u = stream_u(
-              x, residual, post_norm, h_out, pre_norm, p.stream, factors, stores_h, first_quad + i);
-          staged[chunked_quad(i, shift)] = u;
-          if (is_affine(W)) {
-            const float sum = chunk_sum(u, shift);
-            if (i % (columns / 4) == 0) {
-              sums[i / (columns / 4)] = sum;
+        const uint quads = (min(first + p.phase_blocks, p.blocks) - first) * block_quads;
+        const uint first_quad = first * block_quads;
+        const bool plain = stream_plain(p.stream);
+        for (uint start = tid; start < quads; start += kStagedQuads * kStreamThreads) {
+          float4 u[kStagedQuads];
+          #pragma clang loop unroll(full)
+          for (uint j = 0; j < kStagedQuads; j++) {
+            const uint i = first_quad + start + j * kStreamThreads;
+            u[j] = float4(0.0f);
+            if (plain && 4 * i < p.stream.k) {
+              u[j] = ((device const float4*)x)[i];
+            }
+          }
+          #pragma clang loop unroll(full)
+          for (uint j = 0; j < kStagedQuads; j++) {
+            const uint i = start + j * kStreamThreads;
+            if (i < quads) {
+              if (!plain) {
+                u[j] = stream_u(
+                    x, residual, post_norm, h_out, pre_norm, p.stream, factors, stores_h && it == 0, first_quad + i);
+              }
+              const uint turn = i / kStreamThreads;
+              stage_quad<W>(
+                  u[j], factor, staged + first_staged + turn * turn_quads, sums + sum_slot + turn * turn_chunks, tid);
             }
           }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
       }
-      // Two sets of registers in turn: one is loaded while the other is multiplied.
-      while (block < end_block) {
-        block += p.slices;
-        load_chunks<W, S, NR>(rows, p, block * 16 + slot, next_words, next_scale, next_bias);
-        uint at = block - p.slices - first_block;
-        accumulate<W, 1, NR>(
-            words, scale, bias, p.code_exponent, staged + at * block_quads + slot, sums + at * 16 + slot, none, acc);
-        if (block >= end_block) {
-          #pragma clang loop unroll(full)
-          for (uint i = 0; i < NR * words_of_row; i++) {
-            words[i] = next_words[i];
-          }
-          #pragma clang loop unroll(full)
-          for (uint i = 0; i < NR; i++) {
-            scale[i] = next_scale[i];
-            bias[i] = next_bias[i];
-          }
-          break;
+      // While one chunk is multiplied, the one D blocks further takes its place; behind a row group's last comes the first of
+      // the next row group.
+      const bool last = first + D * p.slices >= p.blocks;
+      const uint next_first = last ? 0 : first + D * p.slices;
+      const bool more = !last || (it + 1 < p.iterations && group < p.groups);
+      if (last) {
+        rows = matvec_rows<NR>(
+            min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
+      }
+      #pragma clang loop unroll(full)
+      for (uint d = 0; d < D; d++) {
+        const uint block = first + d * p.slices + slice;
+        if (block < p.blocks) {
+          const uint at = block - phase_start;
+          accumulate<W, S, 1, NR, kStagedStride>(
+              chunks[d], p.code_exponent, staged + at * staged_quads + slot, sums + at * 16 + slot, none, acc);
         }
-        block += p.slices;
-        load_chunks<W, S, NR>(rows, p, block * 16 + slot, words, scale, bias);
-        at += p.slices;
-        accumulate<W, 1, NR>(
-            next_words, next_scale, next_bias, p.code_exponent, staged + at * block_quads + slot, sums + at * 16 + slot,
-            none, acc);
+        if (more) {
+          load_chunks<W, S, NR>(rows, p, (next_first + d * p.slices + slice) * 16 + slot, chunks[d]);
+        }
       }
     }
-    finish_rows<1, NR>(
-        acc, rows, active, p, partial, simdgroup, lane, 0, bias0, bias1, bias2, other, y);
+    finish_rows<W, 1, NR>(
+        acc, present, active, p, partial, simdgroup, lane, 0, bias0, bias1, bias2, other, y);
   }
 }
 
 // R activation rows, whose u linear_prologue has put into scratch: row_floats floats each, chunked quads, then chunk sums.
 // Grid: activation rows by R, then row groups, so that neighbours share matrix rows.
-template <uint32_t W, uint32_t S, uint R, uint NR>
+template <uint32_t W, uint32_t S, uint R, uint NR, uint D>
 [[kernel, max_total_threads_per_threadgroup(256)]] void matvec_many(
     device const float4* u [[buffer(0)]],
     MATVEC_OPERANDS,
@@ -299,11 +391,9 @@ template <uint32_t W, uint32_t S, uint R, uint NR>
     uint lane      [[thread_index_in_simdgroup]])
 {
   threadgroup float partial[2 * R * NR * kStreamSimdgroups];
-  constexpr uint words_of_row = chunk_words(W);
   constexpr uint block_quads = 4 * chunk_columns(W);
   const uint side = lane / 16;
   const uint slot = lane % 16;
-  const uint groups_at_once = kStreamSimdgroups / p.slices;
   const uint first_row = tg.x * R;
   uint row_quads[R];
   #pragma clang loop unroll(full)
@@ -313,34 +403,55 @@ template <uint32_t W, uint32_t S, uint R, uint NR>
   device const float4* lane_u = u + slot;
   device const float* lane_sums = (device const float*)(u + p.blocks * block_quads) + slot;
 
+  const uint slice = simdgroup & (p.slices - 1);
+  uint group = (tg.y * kStreamSimdgroups + simdgroup) >> p.slice_shift;
+  MatvecRows rows = matvec_rows<NR>(
+      min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
+  MatvecChunks<NR, chunk_words(W)> chunks[D];
+  #pragma clang loop unroll(full)
+  for (uint d = 0; d < D; d++) {
+    load_chunks<W, S, NR>(rows, p, (d * p.slices + slice) * 16 + slot, chunks[d]);
+  }
   for (uint it = 0; it < p.iterations; it++) {
-    const uint group = (tg.y * p.iterations + it) * groups_at_once + simdgroup / p.slices;
     const bool active = group < p.groups;
-    const MatvecRows rows = matvec_rows<NR>(
-        min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
+    const MatvecRows present = rows;
     float acc[R * NR];
     #pragma clang loop unroll(full)
     for (uint i = 0; i < R * NR; i++) {
       acc[i] = 0.0f;
     }
-    for (uint block = simdgroup % p.slices; block < p.blocks; block += p.slices) {
-      uint words[NR * words_of_row];
-      float scale[NR];
-      float bias[NR];
-      load_chunks<W, S, NR>(rows, p, block * 16 + slot, words, scale, bias);
-      accumulate<W, R, NR>(
-          words, scale, bias, p.code_exponent, lane_u + block * block_quads, lane_sums + block * 16, row_quads, acc);
+    group += p.group_stride;
+    for (uint first = 0; first < p.blocks; first += D * p.slices) {
+      const bool last = first + D * p.slices >= p.blocks;
+      const uint next_first = last ? 0 : first + D * p.slices;
+      const bool more = !last || (it + 1 < p.iterations && group < p.groups);
+      if (last) {
+        rows = matvec_rows<NR>(
+            min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
+      }
+      #pragma clang loop unroll(full)
+      for (uint d = 0; d < D; d++) {
+        const uint block = first + d * p.slices + slice;
+        if (block < p.blocks) {
+          accumulate<W, S, R, NR, 16>(
+              chunks[d], p.code_exponent, lane_u + block * block_quads, lane_sums + block * 16, row_quads, acc);
+        }
+        if (more) {
+          load_chunks<W, S, NR>(rows, p, (next_first + d * p.slices + slice) * 16 + slot, chunks[d]);
+        }
+      }
     }
-    finish_rows<R, NR>(
-        acc, rows, active, p, partial, simdgroup, lane, first_row, bias0, bias1, bias2, other, y);
+    finish_rows<W, R, NR>(
+        acc, present, active, p, partial, simdgroup, lane, first_row, bias0, bias1, bias2, other, y);
   }
 }
 
 #define INSTANTIATE_MATVEC(name, W, S) \
-  INSTANTIATE(matvec_##name##_r1_n2, matvec_one<W, S, 2>) \
-  INSTANTIATE(matvec_##name##_r1_n4, matvec_one<W, S, 4>) \
-  INSTANTIATE(matvec_##name##_r2, matvec_many<W, S, 2, 4>) \
-  INSTANTIATE(matvec_##name##_r4, matvec_many<W, S, 4, 4>) \
-  INSTANTIATE(matvec_##name##_r8, matvec_many<W, S, 8, 2>)
+  INSTANTIATE(matvec_##name##_r1_n2, matvec_one<W, S, 2, 2>) \
+  INSTANTIATE(matvec_##name##_r1_n3, matvec_one<W, S, 3, 2>) \
+  INSTANTIATE(matvec_##name##_r1_n5, matvec_one<W, S, 5, 1>) \
+  INSTANTIATE(matvec_##name##_r2, matvec_many<W, S, 2, 4, 1>) \
+  INSTANTIATE(matvec_##name##_r4, matvec_many<W, S, 4, 4, 1>) \
+  INSTANTIATE(matvec_##name##_r8, matvec_many<W, S, 8, 4, 1>)
 
 #endif

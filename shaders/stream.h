@@ -122,12 +122,140 @@ static inline float4 stream_u(
   return s.has_pre != 0 ? h * f.pre * load_vector4(pre_norm, s.pre_format, i, s.k) : h;
 }
 
+// The same u without waiting for memory more than once: what a thread needs of a row of up to kHeldColumns columns is read at
+// once and held in registers. Every value is computed as above and in that order, so its bits are the same.
+constant constexpr uint kHeldQuads = 3;
+constant constexpr uint kHeldColumns = 4 * kHeldQuads * kStreamThreads;
+
+static inline bool stream_held(constant StreamParams& s) {
+  return s.k <= kHeldColumns && s.k % 4 == 0 && (s.has_post == 0 || s.post_format != kF32) &&
+         (s.has_pre == 0 || s.pre_format != kF32);
+}
+
+// Quads tid, tid + kStreamThreads, … of all that makes u. Norm weights, of 16 bits, and the scalar stay as they are stored: a
+// conversion here would wait.
+struct HeldQuads {
+  float4 x[kHeldQuads];
+  float4 residual[kHeldQuads];
+  uint2 post[kHeldQuads];
+  uint2 pre[kHeldQuads];
+  uint scalar;
+};
+
+static inline float stored_half(uint bits, uint32_t format) {
+  return format == kF16 ? float(as_type<half>(ushort(bits))) : as_type<float>(bits << 16);
+}
+
+static inline float4 stored4(uint2 v, uint32_t format) {
+  return float4(
+      stored_half(v.x & 0xffffu, format), stored_half(v.x >> 16, format),
+      stored_half(v.y & 0xffffu, format), stored_half(v.y >> 16, format));
+}
+
+static inline void hold_quads(
+    device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
+    device const uchar* pre_norm, constant StreamParams& s, uint tid, thread HeldQuads& held)
+{
+  uint at[kHeldQuads];
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < kHeldQuads; j++) {
+    at[j] = min(tid + j * kStreamThreads, s.k / 4 - 1);
+    held.x[j] = ((device const float4*)x)[at[j]];
+    held.residual[j] = float4(0.0f);
+    held.post[j] = uint2(0u, 0u);
+    held.pre[j] = uint2(0u, 0u);
+  }
+  if (s.has_residual != 0) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      held.residual[j] = ((device const float4*)residual)[at[j]];
+    }
+  }
+  if (s.has_post != 0) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      held.post[j] = ((device const uint2*)post_norm)[at[j]];
+    }
+  }
+  if (s.has_pre != 0) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      held.pre[j] = ((device const uint2*)pre_norm)[at[j]];
+    }
+  }
+  held.scalar = 0x3f800000u;
+  if (s.has_scalar != 0) {
+    if (s.scalar_format == kF32) {
+      held.scalar = *(device const uint*)scalar;
+    } else {
+      held.scalar = *(device const ushort*)scalar;
+    }
+  }
+}
+
+// u of the held quads, into held.x; those from k on are 0. Stores h where asked. All threads of the threadgroup call this.
+static inline void held_u(
+    device float* h_out, constant StreamParams& s, bool stores_h, threadgroup float* partial,
+    uint tid, uint simdgroup, uint lane, thread HeldQuads& held)
+{
+  const uint quads = s.k / 4;
+  const float scalar = s.has_scalar == 0 || s.scalar_format == kF32 ? as_type<float>(held.scalar)
+                                                                    : stored_half(held.scalar, s.scalar_format);
+  float post = 1.0f;
+  if (s.has_post != 0) {
+    float sum = 0.0f;
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      sum = tid + j * kStreamThreads < quads ? sum_of_squares(held.x[j], sum) : sum;
+    }
+    sum = threadgroup_sum(sum, partial, kStreamSimdgroups, simdgroup, lane);
+    post = precise::rsqrt(sum / float(s.k) + s.eps);
+  }
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < kHeldQuads; j++) {
+    float4 h = held.x[j];
+    if (s.has_post != 0) {
+      h = fma(h * post, stored4(held.post[j], s.post_format), held.residual[j]);
+    } else if (s.has_residual != 0) {
+      h = held.residual[j] + h;
+    }
+    held.x[j] = tid + j * kStreamThreads < quads ? h * scalar : float4(0.0f);
+  }
+  if (stores_h) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      if (tid + j * kStreamThreads < quads) {
+        ((device float4*)h_out)[tid + j * kStreamThreads] = held.x[j];
+      }
+    }
+  }
+  if (s.has_pre != 0) {
+    float sum = 0.0f;
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      sum = tid + j * kStreamThreads < quads ? sum_of_squares(held.x[j], sum) : sum;
+    }
+    sum = threadgroup_sum(sum, partial + kStreamSimdgroups, kStreamSimdgroups, simdgroup, lane);
+    const float pre = precise::rsqrt(sum / float(s.k) + s.eps);
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kHeldQuads; j++) {
+      held.x[j] = held.x[j] * pre * stored4(held.pre[j], s.pre_format);
+    }
+  }
+}
+
+// Whether u is x as it is.
+static inline bool stream_plain(constant StreamParams& s) {
+  return s.has_residual == 0 && s.has_post == 0 && s.has_scalar == 0 && s.has_pre == 0 && s.stores_h == 0 && s.k % 4 == 0;
+}
+
 // Where the four columns i of u lie among the float4s of a row that lanes read by chunks of 1 << chunk_shift columns: the
-// n-th quads of a block's 16 chunks are neighbours, so that lanes read neighbouring memory.
-static inline uint chunked_quad(uint i, uint chunk_shift) {
+// n-th quads of a block's 16 chunks are neighbours, so that lanes read neighbouring memory. `stride`: from the n-th quads of a
+// block to the next, 16 or more.
+static inline uint chunked_quad(uint i, uint chunk_shift, uint stride) {
   const uint quads = 1u << (chunk_shift - 2);
   const uint chunk = i / quads;
-  return (chunk / 16 * quads + i % quads) * 16 + chunk % 16;
+  return (chunk / 16 * quads + i % quads) * stride + chunk % 16;
 }
 
 // Sum of the columns of this lane's chunk, of which the lane brings four. All lanes of a simdgroup call this with quads

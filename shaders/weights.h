@@ -61,27 +61,81 @@ static inline void load_words_ragged(device const uchar* row, uint chunk, uint k
   }
 }
 
+// The bits of a scale or bias as it is stored, for loads whose conversion has to wait. In 32 bits whatever the format: two of 16
+// would be joined in one register, which waits for them too.
+template <uint32_t F>
+static inline uint load_stored(device const uchar* data, uint i) {
+  return F == kF32 ? ((device const uint*)data)[i] : uint(((device const ushort*)data)[i]);
+}
+
+template <uint32_t F>
+static inline float stored_float(uint bits) {
+  if (F == kF16) {
+    return float(as_type<half>(ushort(bits)));
+  }
+  return as_type<float>(F == kF32 ? bits : bits << 16);
+}
+
+// Where code i of a chunk is taken from: bits [code_place, code_place + bits) of a word, of it shifted right by 16, or
+// of two joined.
+static constexpr uint code_word(uint bits, uint i) { return i * bits / 32; }
+static constexpr uint code_shift(uint bits, uint i) { return i * bits % 32; }
+static constexpr uint code_place(uint bits, uint i) {
+  return code_shift(bits, i) + bits > 32 ? 0
+      : code_shift(bits, i) + bits <= 23 ? code_shift(bits, i) : code_shift(bits, i) - 16;
+}
+
+// The code's bits at its place, all others 0.
+template <uint32_t W>
+static inline uint code_bits(const thread uint* words, uint i) {
+  constexpr uint bits = bits_of(W);
+  constexpr uint mask = (1u << (bits & 31)) - 1;
+  const uint word = code_word(bits, i);
+  const uint shift = code_shift(bits, i);
+  if (shift + bits > 32) {
+    return (words[word] >> shift | words[word + 1] << (32 - shift)) & mask;
+  }
+  return (shift + bits <= 23 ? words[word] : words[word] >> 16) & mask << code_place(bits, i);
+}
+
 // Code i of a chunk as a float. The code's bits are put into the mantissa of a power of two, which is then subtracted: exact,
 // and cheaper than a conversion where that runs at a fraction of the rate. `exponent` is kCodeExponent as an argument of the
 // kernel: mask and power together are one instruction on NVIDIA's GPUs only where one of them lies in a register.
 template <uint32_t W>
 static inline float code_at(const thread uint* words, uint exponent, uint i) {
-  constexpr uint bits = bits_of(W);
-  constexpr uint mask = (1u << (bits & 31)) - 1;
-  const uint word = i * bits / 32;
-  const uint shift = i * bits % 32;
-  uint code = 0;
-  uint at = 0;
-  if (shift + bits > 32) {
-    code = (words[word] >> shift | words[word + 1] << (32 - shift)) & mask;
-  } else if (shift + bits <= 23) {
-    code = words[word] & mask << shift;
-    at = shift;
-  } else {
-    code = (words[word] >> 16) & mask << (shift - 16);
-    at = shift - 16;
-  }
-  return as_type<float>(code | (exponent - (at << 23))) - as_type<float>(kCodeExponent - (at << 23));
+  const uint at = code_place(bits_of(W), i);
+  return as_type<float>(code_bits<W>(words, i) | (exponent - (at << 23))) - as_type<float>(kCodeExponent - (at << 23));
+}
+
+// Matvecs multiply codes as they lie where a GPU multiplies subnormal floats at full speed: the bits of a code at place `at` are
+// code · 2^(at - 149) already. Activations are scaled to suit, by code_factor() of their column, and products by kCodeScale;
+// powers of two change no digit of a result. Activations must stay below 2^48, and digits below 2^-80 are lost. Apple's GPUs
+// take subnormal floats for 0, so there a code is made a float and no factor is needed.
+#ifdef MSL_TARGET_PTX
+constant constexpr uint kCodeShift = 80;
+static inline float code_factor(uint bits, uint i) {
+  return as_type<float>((127 + kCodeShift - code_place(bits, i)) << 23);
+}
+template <uint32_t W>
+static inline float code_operand(const thread uint* words, uint, uint i) {
+  return as_type<float>(code_bits<W>(words, i));
+}
+constant constexpr uint kCodeScaleBits = (127 + kCodeShift - 149) << 23;         // 2^-69
+constant constexpr uint kCodeUnscaleBits = (127 + 149 - kCodeShift) << 23;
+#else
+static inline float code_factor(uint, uint) { return 1.0f; }
+template <uint32_t W>
+static inline float code_operand(const thread uint* words, uint exponent, uint i) {
+  return code_at<W>(words, exponent, i);
+}
+constant constexpr uint kCodeScaleBits = 127u << 23;
+constant constexpr uint kCodeUnscaleBits = 127u << 23;
+#endif
+
+// The factors of columns 4 i … 4 i + 3 of a chunk of affine codes of `bits` bits; bits 0: of a plain format.
+static inline float4 code_factors(uint bits, uint i) {
+  return bits == 0 ? float4(1.0f) : float4(
+      code_factor(bits, 4 * i), code_factor(bits, 4 * i + 1), code_factor(bits, 4 * i + 2), code_factor(bits, 4 * i + 3));
 }
 
 // Element i of a chunk: the value of a plain format, the code of an affine one.

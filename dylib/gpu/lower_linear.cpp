@@ -3,6 +3,7 @@
 // Dispatches. Decode, one row: one. Decode, more rows: the prologue, then one. Prefill: the prologue, then one. Matrices of
 // different formats take one product dispatch for each format.
 #include <algorithm>
+#include <utility>
 
 #include "lower.h"
 
@@ -13,10 +14,10 @@ namespace {
 
 constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
 constexpr uint32_t kBlockChunks = 16;       // chunks of a block: half a simdgroup
-constexpr uint32_t kStagedBytes = 32000;    // of threadgroup memory for u; the rest holds partial sums
-constexpr uint32_t kDefaultCores = 32;      // where the device does not tell
-constexpr uint32_t kResidentOfCore = 3;     // threadgroups of the one-row kernel that a core holds at once
-constexpr uint32_t kDefaultResident = 512;  // of all cores, where the device does not tell how many it has
+constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
+constexpr uint32_t kStagedStride = 17;      // as in matvec.h
+constexpr uint32_t kDefaultCores = 128;     // where the device does not tell
+constexpr uint32_t kResidentOfCore = 2;     // threadgroups of the one-row kernel that a core holds at once
 
 enum Slot : uint32_t { kX, kResidual, kPostNorm, kScalar, kHOut, kPreNorm, kW0, kBias0 = kW0 + 3, kOther = 12, kY = 13 };
 
@@ -49,6 +50,9 @@ uint32_t chunk_columns(const Tensor &w) {
   return w.format == kF32 ? 4 : 8;
 }
 
+// Bits of affine codes; 0: a plain format.
+uint32_t code_bits(const Tensor &w) { return affine(w) ? static_cast<uint32_t>(w.bits) : 0; }
+
 uint32_t row_bytes(const Tensor &w) {
   const uint64_t bits = affine(w) ? w.bits : w.format == kF32 ? 32 : 16;
   return static_cast<uint32_t>(static_cast<uint64_t>(w.dims[1]) * bits / 8);
@@ -59,26 +63,44 @@ bool same_format(const Tensor &a, const Tensor &b) {
          (!affine(a) || a.scales->format == b.scales->format);
 }
 
-// How decode rows of one part are spread over simdgroups. Part of a row's order of addition, so a function of the matrices
-// and the device alone.
+// Bytes of threadgroup memory for a block of u.
+uint32_t staged_bytes(const Tensor &w) {
+  return chunk_columns(w) / 4 * kStagedStride * 16 + (affine(w) ? kBlockChunks * 4 : 0);
+}
+
+// How decode rows of one part are spread over simdgroups. Part of a row's order of addition, so a function of the op, its
+// matrices and the device alone.
 struct Split {
   uint32_t blocks, slices, rows_of_half;  // NR of the one-row kernel
+  uint32_t depth;                         // D of the one-row kernel
+  uint32_t phase_blocks;
 };
 
-Split split_of(const Part &part, uint32_t cores) {
-  const auto k = static_cast<uint32_t>(part.first().dims[1]);
-  const uint32_t blocks = divide_up(k, kBlockChunks * chunk_columns(part.first()));
+// The cheapest by a model of one row's product, in units of one matrix row of one block of one simdgroup. Its numbers come from
+// bench/native/matvec.cpp on an H200, whose multiprocessors issue for four simdgroups at once.
+Split split_of(const Part &part, bool norms, const Limits &limits) {
+  const uint32_t cores = limits.cores != 0 ? limits.cores : kDefaultCores;
+  const Tensor &w = part.first();
+  const uint32_t blocks = divide_up(static_cast<uint32_t>(w.dims[1]), kBlockChunks * chunk_columns(w));
+  const uint32_t fitting = (limits.threadgroup_bytes - kPartialBytes) / staged_bytes(w);
   uint64_t outputs = 0;
   for (size_t i = 0; i < part.weights.size(); i++) outputs += part.n(i);
-  Split best{blocks, 1, 2};
-  double best_score = 0;
-  for (const uint32_t nr : {2u, 4u}) {
+  Split best{};
+  double best_cost = 0;
+  for (const auto &[nr, depth] : {std::pair{2u, 2u}, {3u, 2u}, {5u, 1u}}) {
     for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
-      // Slices that have work in the last turn, and simdgroups in flight: 16 for each core keep its memory busy.
-      const double even = static_cast<double>(blocks) / (divide_up(blocks, slices) * slices);
-      const double simdgroups = static_cast<double>(divide_up(outputs, 2 * nr)) * slices / (16.0 * cores);
-      const double score = even * std::min(1.0, simdgroups) * (nr == 2 ? 1.0 : 0.9);  // fewer registers: more in flight
-      if (score > best_score * 1.001) best = {blocks, slices, nr}, best_score = score;
+      if (blocks > fitting && depth * slices > fitting) continue;
+      const uint32_t threadgroups = divide_up(divide_up(outputs, 2 * nr), kSimdgroups / slices);
+      const uint32_t turns = divide_up(threadgroups, kResidentOfCore * cores);
+      const uint32_t of_core = std::min(divide_up(threadgroups, cores), kResidentOfCore);
+      const uint32_t blocks_each = divide_up(blocks, slices);
+      const double prologue = norms ? 10 : 0.4 * blocks;
+      const double issued = prologue + turns * (blocks_each * (nr + 0.6) + 5 + slices);
+      const double waited = 25.0 * turns * divide_up(blocks_each, depth);
+      const double cost = 2 * of_core * issued + waited;
+      if (best_cost != 0 && cost >= best_cost) continue;
+      best_cost = cost;
+      best = {blocks, slices, nr, depth, blocks <= fitting ? blocks : fitting / (depth * slices) * (depth * slices)};
     }
   }
   return best;
@@ -259,51 +281,57 @@ class Linear {
     p.group_shift = affine(w) ? log2_of(w.group) : 0;
     p.code_exponent = kCodeExponent;
     p.slices = split.slices;
-    p.iterations = 1;
+    p.slice_shift = log2_of(split.slices);
     return p;
   }
 
+  // Threadgroups that are resident at once, each with several row groups where there are many. Returns their number.
+  static uint32_t spread(MatvecParams &p, uint32_t resident) {
+    const uint32_t wanted = divide_up(p.groups, kSimdgroups / p.slices);
+    p.iterations = divide_up(wanted, resident);
+    const uint32_t threadgroups = divide_up(wanted, p.iterations);
+    p.group_stride = threadgroups * (kSimdgroups / p.slices);
+    return threadgroups;
+  }
+
+  uint32_t cores() const { return e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores; }
+  Split split(const Part &part) const { return split_of(part, operand(kPostNorm) || operand(kPreNorm), e_.limits); }
+
   void emit_one(const Part &part, bool stores_h) {
-    const uint32_t cores = e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores;
-    const Split split = split_of(part, cores);
+    const Split split = this->split(part);
     MatvecParams p = matvec_params(part, split, split.rows_of_half);
     p.stream = stream(stores_h);
     p.rows = 1;
-    const uint32_t block_bytes = kBlockChunks * (chunk_columns(part.first()) * 4 + (affine(part.first()) ? 4 : 0));
-    p.phases = divide_up(uint64_t{split.blocks} * block_bytes, kStagedBytes);
-    p.phase_blocks = divide_up(split.blocks, p.phases);
-    p.phases = divide_up(split.blocks, p.phase_blocks);
-    // All threadgroups at once, each with several row groups where there are many: the prologue is done once a place.
-    const uint32_t threadgroups = divide_up(p.groups, kSimdgroups / split.slices);
-    const uint32_t resident = e_.limits.cores != 0 ? kResidentOfCore * cores : kDefaultResident;
-    p.iterations = divide_up(threadgroups, resident);
+    p.phase_blocks = split.phase_blocks;
+    const uint32_t threadgroups = spread(p, kResidentOfCore * cores());
     const std::string format = weight_format_name(part.first());
     Launch launch("matvec_" + weight_family_name(part.first()),
                   "matvec_" + format + "_r1_n" + std::to_string(split.rows_of_half));
     bind_stream(launch, 0, 1, stores_h);
     bind_part(launch, 6, part, 0, 1);
     launch.params(20, p)
-        .groups(divide_up(threadgroups, p.iterations))
+        .groups(threadgroups)
         .threads(32 * kSimdgroups)
-        .threadgroup_bytes(static_cast<uint32_t>(round_up(uint64_t{p.phase_blocks} * block_bytes, 16)));
+        .threadgroup_bytes(static_cast<uint32_t>(round_up(uint64_t{p.phase_blocks} * staged_bytes(part.first()), 16)));
     e_.emit(launch);
   }
 
   void emit_many() {
-    uint32_t chunk = 0;
+    uint32_t chunk = 0, bits = 0;
     uint64_t u = 0;
     uint32_t row_floats = 0;
     for (const Part &part : parts_) {
       const Tensor &w = part.first();
-      const Split split = split_of(part, e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores);
-      if (chunk != chunk_columns(w)) {
-        // Parts of one chunk size share a prologue; the first one stores h.
+      const Split split = this->split(part);
+      if (chunk != chunk_columns(w) || bits != code_bits(w)) {
+        // Parts whose chunks and codes are alike share a prologue; the first one stores h.
         PrologueParams p{};
         p.stream = stream(chunk == 0);
-        chunk = chunk_columns(w);
+        chunk = chunk_columns(w), bits = code_bits(w);
         p.columns = split.blocks * kBlockChunks * chunk;
         row_floats = p.row_floats = p.columns + kBlockChunks * split.blocks * (chunk >= 16);  // affine: chunk sums
         p.chunk_shift = log2_of(chunk);
+        p.code_bits = bits;
         const uint64_t bytes = uint64_t{rows_.decode} * row_floats * 4;
         u = e_.scratch(bytes);
         Launch launch("linear_prologue", "linear_prologue_chunked");
@@ -312,15 +340,16 @@ class Linear {
         e_.emit(launch);
       }
       const uint32_t r = rows_.decode > 4 ? 8 : rows_.decode > 2 ? 4 : 2;
-      MatvecParams p = matvec_params(part, split, r == 8 ? 2 : 4);
+      MatvecParams p = matvec_params(part, split, 4);
       p.rows = rows_.decode;
       p.row_floats = row_floats;
       p.stream.k = k_;
+      const uint32_t threadgroups = spread(p, (r == 2 ? 2 : 1) * cores());
       Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
       launch.reads_scratch(0, u, uint64_t{rows_.decode} * row_floats * 4);
       bind_part(launch, 6, part, 0, rows_.decode);
       launch.params(20, p)
-          .groups(divide_up(rows_.decode, r), divide_up(p.groups, kSimdgroups / split.slices))
+          .groups(divide_up(rows_.decode, r), threadgroups)
           .threads(32 * kSimdgroups);
       e_.emit(launch);
     }
