@@ -9,19 +9,25 @@
 
 namespace mb {
 
-// One row of int8 activations: x[k] ~ scale[k / group] * code[k], |code| <= 127. A weight w = s * q + b of B bits is taken as
-// s * (q - c) + (b + s * c) with c = 2^(B-1): the second part multiplies the group's exact sum, so that rounding of the
-// activations only meets the weight's deviation from its middle.
+// One row of activations as int8 codes, in one of two forms.
+//
+// Decode rows stream the weights from memory, which leaves time for sixteen bits: x ~ scale[group] * (128 * high + low).
+//
+// Prefill rows are bound by arithmetic and take eight bits where those do: x ~ scale[segment] * high, with a scale for each
+// kSegment columns, and + scale / 128 * low in the segments that are listed as `rough`, where one value is far above the
+// rest. A weight w = s * q + b of B bits is taken as s * (q - c) + (b + s * c) with c = 2^(B-1): the second part multiplies
+// the group's exact sum, so that rounding only meets the weight's deviation from its middle.
+//
+// Codes of 4-bit weights are dotted in the order in which their bytes and words hold them, so activations that meet them are
+// put in that order: even columns before odd ones, within what a vector of codes holds (decode) or a 32-bit word (prefill).
+constexpr int64_t kSegment = 16;
 struct QuantizedRow {
-  const int8_t *codes;   // [padded columns], zero beyond the last column, in the order of the kernel that reads it
-  const float *scales;   // [groups]
-  const float *sums;     // [groups] of the group's x, before quantisation
-  const float *code_sums;// [groups] of the group's codes
+  int8_t *high, *low;   // [columns rounded up to code_padding]; decode: zero beyond the last column
+  float *scales;        // [groups], prefill [segments]
+  float *sums;          // [groups] of the group's x, before quantisation
+  float *rounded_sums;  // prefill: [groups] of what the codes stand for
+  int32_t *rough;       // prefill: up to [segments], then -1
 };
-
-// 4-bit codes are dotted in the order in which their bytes and words hold them, so activations that meet them are put in that
-// order: even columns before odd ones, within what a vector of codes holds (decode) or a 32-bit word (prefill).
-enum class CodeOrder { kNatural, kByVector, kByWord };
 
 struct Kernels {
   const char *level;
@@ -51,17 +57,17 @@ struct Kernels {
                  int64_t columns, int64_t k, float *out, int64_t out_stride);
 
   // ---- int8 activations ----
-  int64_t code_padding;  // QuantizedRow::codes are padded to a multiple of this many columns
-  // Quantises x[0, k) by groups.
-  void (*quantize)(const float *x, int64_t k, int64_t group, CodeOrder order, int8_t *codes, float *scales, float *sums,
-                   float *code_sums);
+  int64_t code_padding;
+  // Quantises x[0, k) for weights of that group size, 4-bit ones or others: for product_rows, for product_tile.
+  void (*quantize_for_rows)(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
+  void (*quantize_for_tile)(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
   // Decode: out[r * out_stride + c - first] = row c of w times activation row r, c in [first, last), r < rows.
-  // Streams the weights once. Activations of 4-bit weights are kByVector. `scratch`: see product_scratch.
+  // Streams the weights once. `scratch`: see product_scratch.
   void (*product_rows)(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                        int64_t out_stride, uint8_t *scratch);
   int64_t (*product_scratch)(const Weight &w);  // bytes
   // Prefill: unpacks rows [first, last) of w, at most tile_columns of them, into a tile; then
-  // out[r * out_stride + c - first] as above. Activations of 4-bit weights are kByWord.
+  // out[r * out_stride + c - first] as above.
   int64_t tile_columns;
   int64_t (*tile_bytes)(const Weight &w);
   void (*pack_tile)(const Weight &w, int64_t first, int64_t last, uint8_t *tile);

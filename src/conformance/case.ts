@@ -12,11 +12,6 @@ export interface Tolerance {
 export const F32: Tolerance = { exact: 1e-5, fast: 1e-5 };
 /** Matrix products: fast mode may round activations to eight bits. */
 export const PRODUCT: Tolerance = { exact: 1e-5, fast: 1e-2 };
-/**
- * Products with one lane far above the rest: it sets the step of its group, so that eight bits leave
- * √64 / (127 · √12) = 1.8e-2 of its size at worst.
- */
-export const OUTLIER_PRODUCT: Tolerance = { exact: 1e-5, fast: 2e-2 };
 /** Values that pass through half storage. */
 export const HALF: Tolerance = { exact: 4e-3, fast: 4e-3 };
 /** f32 storage, where fast mode may take half operands. */

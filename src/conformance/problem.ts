@@ -135,11 +135,8 @@ export class ProblemBuilder {
     for (let i = 0; i < codes.length; i++) codes[i] = this.random.bits();
     const groups = n * k / group;
     const step = size * Math.sqrt(12) / 2 ** bits;
-    const scales = Float64Array.from(
-      { length: groups },
-      () => step * this.random.uniform(0.7, 1.3) * (this.random.bits() & 1 ? 1 : -1),
-    );
-    const biases = scales.map((scale) => -scale * (2 ** bits - 1) * this.random.uniform(0.45, 0.55));
+    const scales = Float64Array.from({ length: groups }, () => step * this.random.uniform(-1.6, 1.6));
+    const biases = scales.map((scale) => -scale * (2 ** bits - 1) * this.random.uniform(0.35, 0.65));
     return {
       name,
       format: stored,

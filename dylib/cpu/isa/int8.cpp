@@ -15,78 +15,127 @@ inline int64_t rounded(int64_t n, int64_t unit) { return (n + unit - 1) / unit *
 
 // ---- activations ----
 
-void quantize(const float *x, int64_t k, int64_t group, CodeOrder order, int8_t *codes, float *scales, float *sums,
-              float *code_sums) {
-  for (int64_t g = 0; g < k / group; g++) {
-    const float *from = x + g * group;
-    int8_t *to = codes + g * group;
-    vf most = zero(), sum = zero();
-    for (int64_t i = 0; i < group; i += kLanes) {
-      const vf v = load(from + i);
-      most = max(absolute(v), most);
-      sum = add(sum, v);
-    }
-    const float largest = reduce_max(most);
-    sums[g] = reduce_add(sum);
-    if (!(largest > 1e-30f)) {  // so small that its inverse is not finite
-      scales[g] = code_sums[g] = 0.0f;
-      memset(to, 0, static_cast<size_t>(group));
-      continue;
-    }
-    const vf inverse = set1(127.0f / largest), limit = set1(127.0f), lowest = set1(-127.0f);
-    vf code_sum = zero();  // whole numbers below 2^24: exact
-    for (int64_t i = 0; i < group; i += kLanes) {
-      const vf q = max(lowest, min(limit, round(mul(load(from + i), inverse))));
-      store_codes(to + i, q);
-      code_sum = add(code_sum, q);
-    }
-    scales[g] = largest / 127.0f;
-    code_sums[g] = reduce_add(code_sum);
+namespace {
+
+constexpr int64_t kLowUnits = 128;                  // low codes in a step of high codes
+constexpr float kLargest = 127.0f * kLowUnits;
+
+// Codes of x[0, n), such that x ~ step * (128 * high + low). Returns the step; 0 where x is as good as zero.
+inline float encode(const float *x, int64_t n, int8_t *high, int8_t *low) {
+  vf most = zero();
+  for (int64_t i = 0; i < n; i += kLanes) most = max(absolute(load(x + i)), most);
+  const float largest = reduce_max(most);
+  if (!(largest > 1e-30f)) {  // so small that its inverse is not finite
+    memset(high, 0, static_cast<size_t>(n));
+    memset(low, 0, static_cast<size_t>(n));
+    return 0.0f;
   }
-  const int64_t padded = rounded(k, code_padding);
-  memset(codes + k, 0, static_cast<size_t>(padded - k));
-  if (order == CodeOrder::kNatural) return;
-  const int64_t half = order == CodeOrder::kByVector ? kBytes : 4;
-  for (int64_t first = 0; first < padded; first += 2 * half) {
+  const vf inverse = set1(kLargest / largest), limit = set1(kLargest), lowest = set1(-kLargest);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const vf q = max(lowest, min(limit, round(mul(load(x + i), inverse))));
+    const vf h = round(mul(q, set1(1.0f / kLowUnits)));
+    store_codes(high + i, h);
+    store_codes(low + i, fma(h, set1(-static_cast<float>(kLowUnits)), q));
+  }
+  return largest / kLargest;
+}
+
+// Puts codes into the order in which 4-bit codes are read: even columns before odd ones in each 2 * half of them.
+inline void split_even_odd(int8_t *codes, int64_t count, int64_t half) {
+  for (int8_t *end = codes + count; codes < end; codes += 2 * half) {
     int8_t odd[kBytes];
-    for (int64_t i = 0; i < half; i++) odd[i] = codes[first + 2 * i + 1];
-    for (int64_t i = 0; i < half; i++) codes[first + i] = codes[first + 2 * i];
-    memcpy(codes + first + half, odd, static_cast<size_t>(half));
+    for (int64_t i = 0; i < half; i++) odd[i] = codes[2 * i + 1];
+    for (int64_t i = 0; i < half; i++) codes[i] = codes[2 * i];
+    memcpy(codes + half, odd, static_cast<size_t>(half));
   }
 }
 
-// ---- decode: a weight row at a time ----
+inline float sum_of(const float *x, int64_t n) {
+  vf sum = zero();
+  for (int64_t i = 0; i < n; i += kLanes) sum = add(sum, load(x + i));
+  return reduce_add(sum);
+}
+
+}  // namespace
+
+void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row) {
+  for (int64_t g = 0; g < k / group; g++) {
+    row.scales[g] = encode(x + g * group, group, row.high + g * group, row.low + g * group);
+    row.sums[g] = sum_of(x + g * group, group);
+  }
+  const int64_t padded = rounded(k, code_padding);
+  int8_t *const both[] = {row.high, row.low};
+  for (int8_t *codes : both) {
+    memset(codes + k, 0, static_cast<size_t>(padded - k));
+    if (nibbles) split_even_odd(codes, padded, kBytes);
+  }
+}
+
+// A segment is rough if rounding its high codes is expected to cost more than kRoughness of its own size: the error of a
+// column is the step, largest / 127, over the root of 12. Hardly any segment of normal data is.
+constexpr float kRoughness = 8e-3f;
+
+void quantize_for_tile(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row) {
+  constexpr float step_squared = 12.0f * kRoughness * kRoughness / kSegment;
+  int32_t *rough = row.rough;
+  for (int64_t g = 0; g < k / group; g++) {
+    vf rounded_sum = zero();
+    for (int64_t i = g * group; i < (g + 1) * group; i += kSegment) {
+      const float fine = encode(x + i, kSegment, row.high + i, row.low + i), step = fine * kLowUnits;
+      row.scales[i / kSegment] = step;
+      vf squares = zero(), high = zero(), low = zero();
+      for (int64_t j = i; j < i + kSegment; j += kLanes) {
+        squares = fma(load(x + j), load(x + j), squares);
+        high = add(high, load_codes(row.high + j));
+        low = add(low, load_codes(row.low + j));
+      }
+      rounded_sum = fma(high, set1(step), rounded_sum);
+      if (step * step <= step_squared * reduce_add(squares)) continue;
+      rounded_sum = fma(low, set1(fine), rounded_sum);
+      *rough++ = static_cast<int32_t>(i / kSegment);
+    }
+    row.rounded_sums[g] = reduce_add(rounded_sum);
+    row.sums[g] = sum_of(x + g * group, group);
+  }
+  *rough = -1;
+  if (!nibbles) return;
+  split_even_odd(row.high, k, 4);
+  split_even_odd(row.low, k, 4);
+}
+
+// ---- decode: four weight rows at a time ----
 
 namespace {
 
-// How codes are read and dotted. `whole`: vectors that load() may take, of a row with that many columns.
+// How codes are read and dotted. `whole`: vectors that load() may take, of a row with that many columns. kTaken was
+// subtracted from the codes.
 
 // 4-bit codes as they are stored.
 struct Nibbles {
-  static constexpr int kBits = 4, kColumns = 2 * kBytes, kLaneColumns = 8;
+  static constexpr int kColumns = 2 * kBytes, kLaneColumns = 8, kTaken = 0;
   static inline int64_t whole(int64_t columns) { return columns / kColumns; }
   static inline vb load(const uint8_t *codes, int64_t v) { return load_bytes(codes + v * kBytes); }
   static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
     return load_bytes_n(codes + v * kBytes, columns / 2);
   }
-  static inline vi dot(vb c, const int8_t *x) {
-    return MB_ISA::dot(MB_ISA::dot(zero_int(), low_nibbles(c), load_bytes(x)), high_nibbles(c), load_bytes(x + kBytes));
+  static inline vp dot(vb c, const int8_t *x) {
+    return multiply_add(multiply(low_nibbles(c), load_bytes(x)), high_nibbles(c), load_bytes(x + kBytes));
   }
 };
 
 struct Bytes {
-  static constexpr int kBits = 8, kColumns = kBytes, kLaneColumns = 4;
+  static constexpr int kColumns = kBytes, kLaneColumns = 4, kTaken = kWideOffset;
   static inline int64_t whole(int64_t columns) { return columns / kColumns; }
   static inline vb load(const uint8_t *codes, int64_t v) { return offset_wide(load_bytes(codes + v * kBytes)); }
   static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
     return offset_wide(load_bytes_n(codes + v * kBytes, columns));  // what lies beyond meets activations of zero
   }
-  static inline vi dot(vb c, const int8_t *x) { return dot_wide(zero_int(), c, load_bytes(x)); }
+  static inline vp dot(vb c, const int8_t *x) { return multiply_wide(c, load_bytes(x)); }
 };
 
 template <int B>
 struct Packed {
-  static constexpr int kBits = B, kColumns = kBytes, kLaneColumns = 4;
+  static constexpr int kColumns = kBytes, kLaneColumns = 4, kTaken = 0;
   static constexpr int kVectorBytes = kBytes / 8 * B;
   static inline int64_t whole(int64_t columns) {
     const int64_t bytes = columns / 8 * B - kLoadSlack;
@@ -98,7 +147,7 @@ struct Packed {
     memcpy(rest, codes + v * kVectorBytes, static_cast<size_t>(columns / 8 * B));
     return spread_codes<B>(rest);
   }
-  static inline vi dot(vb c, const int8_t *x) { return MB_ISA::dot(zero_int(), c, load_bytes(x)); }
+  static inline vp dot(vb c, const int8_t *x) { return multiply(c, load_bytes(x)); }
 };
 
 // Scale of each lane of vector v, where L lanes share a group.
@@ -108,67 +157,52 @@ inline vf lane_scales(const float *scales, int64_t v) {
   else return spread<L>(scales + v * (kLanes / L));
 }
 
-// R activation rows with one weight row. scales [R][stride]: products of weight and activation scales, zero-padded;
-// sums [R]: what the biases contribute. Two sums a row, for even and odd vectors.
-template <class Codes, int L, int R>
-inline void dot_row(const uint8_t *codes, int64_t columns, const QuantizedRow *a, const float *scales, int64_t stride,
-                    const vf *sums, float *out, int64_t out_stride) {
-  vf sum[R][2];
-  for (int r = 0; r < R; r++) {
-    sum[r][0] = sums[r];
-    sum[r][1] = zero();
-  }
-  const int64_t whole = Codes::whole(columns);
-  int64_t v = 0;
-  for (; v + 2 <= whole; v += 2) {
-    for (int half = 0; half < 2; half++) {
-      const vb c = Codes::load(codes, v + half);
+constexpr int kTogether = 4;  // products of a weight row and an activation row that are summed side by side
+
+// N rows of w, from row n on, with R activation rows, N * R <= kTogether. products [N * R][stride] is scratch.
+template <class Codes, class S, int L, int N, int R>
+inline void rows_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *products, int64_t stride, float *out,
+                           int64_t out_stride) {
+  vf sum[N][R];
+  const int64_t groups = w.groups();
+  for (int i = 0; i < N; i++) {
+    for (int r = 0; r < R; r++) sum[i][r] = zero();
+    const S *scales = reinterpret_cast<const S *>(w.scale_row(n + i)), *biases = reinterpret_cast<const S *>(w.bias_row(n + i));
+    const auto some = [&](int64_t g, auto at) {
+      const vf scale = at(scales), bias = fma(scale, set1(Codes::kTaken), at(biases));
       for (int r = 0; r < R; r++) {
-        const vf d = to_float(Codes::dot(c, a[r].codes + (v + half) * Codes::kColumns));
-        sum[r][half] = fma(d, lane_scales<L>(scales + r * stride, v + half), sum[r][half]);
+        store(products + (i * R + r) * stride + g, mul(scale, at(a[r].scales)));
+        sum[i][r] = fma(bias, at(a[r].sums), sum[i][r]);
+      }
+    };
+    int64_t g = 0;
+    for (; g + kLanes <= groups; g += kLanes) some(g, [g](const auto *p) { return load(p + g); });
+    if (g < groups) some(g, [g, groups](const auto *p) { return load_n(p + g, groups - g); });
+  }
+  const auto add_vector = [&](int64_t v, auto codes_of) {
+    for (int i = 0; i < N; i++) {
+      const vb c = codes_of(w.row(n + i));
+      for (int r = 0; r < R; r++) {
+        const int64_t k = v * Codes::kColumns;
+        const vf d = to_float(combine(Codes::dot(c, a[r].high + k), Codes::dot(c, a[r].low + k)));
+        sum[i][r] = fma(d, lane_scales<L>(products + (i * R + r) * stride, v), sum[i][r]);
       }
     }
-  }
-  for (int half = 0; v * Codes::kColumns < columns; v++, half ^= 1) {
-    const int64_t rest = columns - v * Codes::kColumns;
-    const vb c = v < whole ? Codes::load(codes, v) : Codes::load_n(codes, v, rest < Codes::kColumns ? rest : Codes::kColumns);
-    for (int r = 0; r < R; r++) {
-      const vf d = to_float(Codes::dot(c, a[r].codes + v * Codes::kColumns));
-      sum[r][half] = fma(d, lane_scales<L>(scales + r * stride, v), sum[r][half]);
-    }
-  }
-  for (int r = 0; r < R; r++) out[r * out_stride] = reduce_add(add(sum[r][0], sum[r][1]));
-}
-
-constexpr int kDecodeRows = 4;  // activation rows that share an unpacked vector
-
-// What is taken from the codes of a weight before they are dotted: the middle of their range, but for what is left of it
-// where the instruction set has taken kWideOffset already.
-inline float middle_of(uint32_t bits) { return static_cast<float>(1 << (bits - 1)); }
-inline float code_offset(uint32_t bits) { return bits == 8 ? middle_of(8) - kWideOffset : middle_of(bits); }
-
-// Row n of w with R activation rows. products [R][stride] is scratch.
-template <class Codes, class S, int L, int R>
-inline void row_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *products, int64_t stride, float *out,
-                          int64_t out_stride) {
-  const int64_t groups = w.groups();
-  const S *scales = reinterpret_cast<const S *>(w.scale_row(n)), *biases = reinterpret_cast<const S *>(w.bias_row(n));
-  const vf middle = set1(middle_of(Codes::kBits)), offset = set1(-code_offset(Codes::kBits));
-  vf sums[R];
-  for (int r = 0; r < R; r++) sums[r] = zero();
-  const auto some = [&](int64_t g, auto at) {
-    const vf scale = at(scales), bias = fma(scale, middle, at(biases));
-    for (int r = 0; r < R; r++) {
-      const vf product = mul(scale, at(a[r].scales));
-      store(products + r * stride + g, product);
-      sums[r] = fma(bias, at(a[r].sums), sums[r]);
-      sums[r] = fma(mul(product, offset), at(a[r].code_sums), sums[r]);
-    }
   };
-  int64_t g = 0;
-  for (; g + kLanes <= groups; g += kLanes) some(g, [g](const auto *p) { return load(p + g); });
-  if (g < groups) some(g, [g, groups](const auto *p) { return load_n(p + g, groups - g); });
-  dot_row<Codes, L, R>(w.row(n), w.columns, a, products, stride, sums, out, out_stride);
+  const int64_t whole = Codes::whole(w.columns);
+  const uint8_t *ahead = w.row(n + N);
+  int64_t v = 0;
+  for (; v < whole; v++) {
+    for (int i = 0; i < N; i++, ahead += kBytes) prefetch(ahead);
+    add_vector(v, [&](const uint8_t *codes) { return Codes::load(codes, v); });
+  }
+  for (; v * Codes::kColumns < w.columns; v++) {
+    const int64_t rest = w.columns - v * Codes::kColumns;
+    add_vector(v, [&](const uint8_t *codes) {
+      return Codes::load_n(codes, v, rest < Codes::kColumns ? rest : Codes::kColumns);
+    });
+  }
+  for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) out[r * out_stride + i] = reduce_add(sum[i][r]);
 }
 
 // Products are padded by a vector of zeros: lane_scales reads a whole vector's.
@@ -179,16 +213,21 @@ void product(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a
              int64_t out_stride, uint8_t *scratch) {
   float *products = reinterpret_cast<float *>(scratch);
   const int64_t stride = product_stride(w);
-  for (int64_t i = 0; i < kDecodeRows * stride; i++) products[i] = 0.0f;
-  for (int64_t n = first; n < last; n++) {
+  for (int64_t i = 0; i < kTogether * stride; i++) products[i] = 0.0f;
+  for (int64_t n = first; n < last;) {
+    const int64_t count = last - n < kTogether ? 1 : kTogether;
     int64_t r = 0;
-    float *to = out + (n - first);
-    for (; r + kDecodeRows <= rows; r += kDecodeRows) {
-      row_with_rows<Codes, S, L, kDecodeRows>(w, n, a + r, products, stride, to + r * out_stride, out_stride);
+    for (; r + kTogether <= rows; r += kTogether) {
+      for (int64_t i = 0; i < count; i++) {
+        rows_with_rows<Codes, S, L, 1, kTogether>(w, n + i, a + r, products, stride, out + r * out_stride + n + i - first, out_stride);
+      }
     }
     for (; r < rows; r++) {
-      row_with_rows<Codes, S, L, 1>(w, n, a + r, products, stride, to + r * out_stride, out_stride);
+      float *to = out + r * out_stride + n - first;
+      if (count == 1) rows_with_rows<Codes, S, L, 1, 1>(w, n, a + r, products, stride, to, out_stride);
+      else rows_with_rows<Codes, S, L, kTogether, 1>(w, n, a + r, products, stride, to, out_stride);
     }
+    n += count;
   }
 }
 
@@ -220,7 +259,7 @@ Product product_of(const Weight &w) {
 
 }  // namespace
 
-int64_t product_scratch(const Weight &w) { return kDecodeRows * product_stride(w) * 4; }
+int64_t product_scratch(const Weight &w) { return kTogether * product_stride(w) * 4; }
 
 void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride, uint8_t *scratch) {
@@ -245,34 +284,56 @@ struct TileView {
 
 inline int64_t columns_of_word(uint32_t bits) { return bits == 4 ? 8 : 4; }
 
+// What is taken from the codes of a weight before they are multiplied: the middle of their range, but for what is left of it
+// where the instruction set has taken kWideOffset already.
+inline float middle_of(uint32_t bits) { return static_cast<float>(1 << (bits - 1)); }
+inline float code_offset(uint32_t bits) { return bits == 8 ? middle_of(8) - kWideOffset : middle_of(bits); }
+
+// Sums of a segment of R rows of activation codes, each `codes(r)`, with the tile's columns.
+template <bool Nibble, bool Wide, int R, class Codes>
+inline void dot_segment(const TileView &t, int64_t segment, const Codes &codes, vi (*sum)[kInt8Vectors]) {
+  constexpr int V = kInt8Vectors, step = Nibble ? 8 : 4;
+  for (int r = 0; r < R; r++) for (int v = 0; v < V; v++) sum[r][v] = zero_int();
+  const uint8_t *words = t.codes + segment * (kSegment / step) * 4 * tile_columns;
+  for (int64_t k = segment * kSegment; k < (segment + 1) * kSegment; k += step, words += 4 * tile_columns) {
+    vb c[V], odd[V];
+    for (int v = 0; v < V; v++) {
+      c[v] = load_bytes(words + v * kBytes);
+      if (!Nibble) continue;
+      odd[v] = high_nibbles(c[v]);
+      c[v] = low_nibbles(c[v]);
+    }
+    for (int r = 0; r < R; r++) {
+      const vb x = broadcast4(codes(r) + k);
+      for (int v = 0; v < V; v++) sum[r][v] = Wide ? dot_wide(sum[r][v], c[v], x) : dot(sum[r][v], c[v], x);
+      if (!Nibble) continue;
+      const vb y = broadcast4(codes(r) + k + 4);
+      for (int v = 0; v < V; v++) sum[r][v] = dot(sum[r][v], odd[v], y);
+    }
+  }
+}
+
 template <bool Nibble, bool Wide, int R>
 inline void tile_rows(const Weight &w, const TileView &t, int64_t columns, const QuantizedRow *a, float *out,
                       int64_t out_stride) {
-  constexpr int V = kInt8Vectors, step = Nibble ? 8 : 4;
+  constexpr int V = kInt8Vectors;
   const float offset = code_offset(w.bits);
-  float total[R][V * kLanes];
+  float total[R][V * kLanes];  // of all groups so far
   for (int r = 0; r < R; r++) for (int v = 0; v < V; v++) store(total[r] + v * kLanes, zero());
-  const uint8_t *codes = t.codes;
   for (int64_t g = 0; g < w.groups(); g++) {
-    vi sum[R][V];
+    vf part[R][V];  // of the group, without its scale
     for (int r = 0; r < R; r++) {
-      const vi start = set1_int(static_cast<int32_t>(-offset * a[r].code_sums[g]));
-      for (int v = 0; v < V; v++) sum[r][v] = start;
+      const vf start = set1(-offset * a[r].rounded_sums[g]);
+      for (int v = 0; v < V; v++) part[r][v] = start;
     }
-    for (int64_t k = g * w.group; k < (g + 1) * w.group; k += step, codes += 4 * tile_columns) {
-      vb c[V], odd[V];
-      for (int v = 0; v < V; v++) {
-        c[v] = load_bytes(codes + v * kBytes);
-        if (!Nibble) continue;
-        odd[v] = high_nibbles(c[v]);
-        c[v] = low_nibbles(c[v]);
-      }
+    for (int64_t s = g * w.group / kSegment; s < (g + 1) * w.group / kSegment; s++) {
+      vi sum[R][V];
+      dot_segment<Nibble, Wide, R>(t, s, [a](int r) { return a[r].high; }, sum);
       for (int r = 0; r < R; r++) {
-        const vb x = broadcast4(a[r].codes + k);
-        for (int v = 0; v < V; v++) sum[r][v] = Wide ? dot_wide(sum[r][v], c[v], x) : dot(sum[r][v], c[v], x);
-        if (!Nibble) continue;
-        const vb y = broadcast4(a[r].codes + k + 4);
-        for (int v = 0; v < V; v++) sum[r][v] = dot(sum[r][v], odd[v], y);
+        const vf scale = set1(a[r].scales[s]);
+        for (int v = 0; v < V; v++) {
+          part[r][v] = fma(to_float(sum[r][v]), scale, part[r][v]);
+        }
       }
     }
     for (int v = 0; v < V; v++) {
@@ -280,12 +341,23 @@ inline void tile_rows(const Weight &w, const TileView &t, int64_t columns, const
       const vf bias = load(t.biases + g * tile_columns + v * kLanes);
       for (int r = 0; r < R; r++) {
         float *to = total[r] + v * kLanes;
-        const vf y = fma(to_float(sum[r][v]), mul(scale, set1(a[r].scales[g])), load(to));
-        store(to, fma(bias, set1(a[r].sums[g]), y));
+        store(to, fma(bias, set1(a[r].sums[g]), fma(part[r][v], scale, load(to))));
       }
     }
   }
-  for (int r = 0; r < R; r++) memcpy(out + r * out_stride, total[r], static_cast<size_t>(columns) * sizeof(float));
+  for (int r = 0; r < R; r++) {
+    for (const int32_t *s = a[r].rough; *s >= 0; s++) {
+      vi sum[1][V];
+      dot_segment<Nibble, Wide, 1>(t, *s, [a, r](int) { return a[r].low; }, sum);
+      const vf scale = set1(a[r].scales[*s] / kLowUnits);
+      const float *scales = t.scales + *s * kSegment / w.group * tile_columns;
+      for (int v = 0; v < V; v++) {
+        float *to = total[r] + v * kLanes;
+        store(to, fma(to_float(sum[0][v]), mul(scale, load(scales + v * kLanes)), load(to)));
+      }
+    }
+    memcpy(out + r * out_stride, total[r], static_cast<size_t>(columns) * sizeof(float));
+  }
 }
 
 template <bool Nibble, bool Wide>

@@ -109,11 +109,24 @@ static inline vi dot(vi sum, vb codes, vb x) {
 static inline vi dot_wide(vi sum, vb codes, vb x) {
   return dot(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
 }
+// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them. Two products of 4-bit
+// codes, or one of any other, stay within 16 bits.
+using vp = __m256i;
+static inline vp multiply(vb codes, vb x) { return _mm256_maddubs_epi16(codes, x); }
+static inline vp multiply_wide(vb codes, vb x) { return multiply(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)); }
+static inline vp multiply_add(vp sum, vb codes, vb x) { return _mm256_add_epi16(sum, multiply(codes, x)); }
+static inline vi combine(vp high, vp low) {
+  return _mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(128)), _mm256_madd_epi16(low, _mm256_set1_epi16(1)));
+}
+static inline void prefetch(const void *p) { _mm_prefetch(static_cast<const char *>(p), _MM_HINT_T1); }  // to L2
 // Whole numbers in [-127, 127] to bytes.
 static inline void store_codes(int8_t *p, vf a) {
   const __m256i words = _mm256_cvtps_epi32(a);
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i *>(p), _mm_packs_epi16(halves, halves));
+}
+static inline vf load_codes(const int8_t *p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
 }
 // Lane i is p[i / N].
 template <int N>

@@ -64,7 +64,7 @@ static inline float reduce_max(vf a) { return _mm512_reduce_max_ps(a); }
 // Codes of 8 bits are dotted after this was taken from them; the weight's bias makes up for it.
 constexpr int kWideOffset = 0;
 // Rows and vectors of columns of an int8 product that are held in registers at once.
-constexpr int kInt8Rows = 8, kInt8Vectors = 2;
+constexpr int kInt8Rows = 4, kInt8Vectors = 2;
 
 using vi = __m512i;
 using vb = __m512i;
@@ -86,9 +86,19 @@ static inline vb offset_wide(vb a) { return a; }
 // Unsigned codes of any width times signed activations.
 static inline vi dot(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
 static inline vi dot_wide(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them.
+using vp = vi;
+static inline vp multiply(vb codes, vb x) { return dot(zero_int(), codes, x); }
+static inline vp multiply_wide(vb codes, vb x) { return dot_wide(zero_int(), codes, x); }
+static inline vp multiply_add(vp sum, vb codes, vb x) { return dot(sum, codes, x); }
+static inline vi combine(vp high, vp low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 7), low); }
+static inline void prefetch(const void *p) { _mm_prefetch(static_cast<const char *>(p), _MM_HINT_T1); }  // to L2
 // Whole numbers in [-127, 127] to bytes.
 static inline void store_codes(int8_t *p, vf a) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
+}
+static inline vf load_codes(const int8_t *p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
 }
 // Lane i is p[i / N].
 template <int N>

@@ -114,12 +114,24 @@ static inline vi dot(vi sum, vb codes, vb x) {
 }
 // Codes of 8 bits from which kWideOffset was taken.
 static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
+// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them.
+using vp = vi;
+static inline vp multiply(vb codes, vb x) { return dot(zero_int(), codes, x); }
+static inline vp multiply_wide(vb codes, vb x) { return dot_wide(zero_int(), codes, x); }
+static inline vp multiply_add(vp sum, vb codes, vb x) { return dot(sum, codes, x); }
+static inline vi combine(vp high, vp low) { return vaddq_s32(vshlq_n_s32(high, 7), low); }
+static inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }  // to L2
 // Whole numbers in [-127, 127] to bytes.
 static inline void store_codes(int8_t *p, vf a) {
   const int16x4_t halves = vmovn_s32(vcvtq_s32_f32(a));
   const int8x8_t bytes = vmovn_s16(vcombine_s16(halves, halves));
   const int32_t word = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
   memcpy(p, &word, 4);
+}
+static inline vf load_codes(const int8_t *p) {
+  int32_t word;
+  memcpy(&word, p, 4);
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(word))))));
 }
 // Lane i is p[i / N].
 template <int N>

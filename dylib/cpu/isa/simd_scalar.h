@@ -93,8 +93,16 @@ static inline vi dot(vi sum, vb codes, vb x) {
 }
 // Codes of 8 bits from which kWideOffset was taken.
 static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
+// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them.
+using vp = vi;
+static inline vp multiply(vb codes, vb x) { return dot(zero_int(), codes, x); }
+static inline vp multiply_wide(vb codes, vb x) { return dot_wide(zero_int(), codes, x); }
+static inline vp multiply_add(vp sum, vb codes, vb x) { return dot(sum, codes, x); }
+static inline vi combine(vp high, vp low) { MB_EACH low.v[i] += 128 * high.v[i]; return low; }
+static inline void prefetch(const void *) {}
 // Whole numbers in [-127, 127] to bytes.
 static inline void store_codes(int8_t *p, vf a) { MB_EACH p[i] = static_cast<int8_t>(a.v[i]); }
+static inline vf load_codes(const int8_t *p) { vf r; MB_EACH r.v[i] = p[i]; return r; }
 // Lane i is p[i / N].
 template <int N>
 static inline vf spread(const float *p) { vf r; MB_EACH r.v[i] = p[i / N]; return r; }

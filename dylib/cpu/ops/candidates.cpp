@@ -11,7 +11,7 @@ namespace mb {
 namespace {
 
 constexpr int64_t kCandidateCount = 256;
-constexpr int64_t kSegment = 16384;  // logits that one thread scans at a time; a multiple of a block and of a mask word
+constexpr int64_t kTokenSegment = 16384;  // logits that one thread scans at a time; a multiple of a block and of a mask word
 constexpr int64_t kBlock = 64;       // as Kernels::block_maxima
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
@@ -26,7 +26,7 @@ struct Candidate {
   bool operator<(const Candidate &other) const { return value != other.value ? value > other.value : id < other.id; }
 };
 
-int64_t segments_of(int64_t vocabulary) { return (vocabulary + kSegment - 1) / kSegment; }
+int64_t segments_of(int64_t vocabulary) { return (vocabulary + kTokenSegment - 1) / kTokenSegment; }
 int64_t blocks_of(int64_t vocabulary) { return (vocabulary + kBlock - 1) / kBlock; }
 
 bool is_adjusted(const Input &in, int64_t r) {
@@ -114,7 +114,7 @@ void run_candidates(Context &c, const Op &op) {
   };
   c.parallel(rows * segments, [&](int64_t chunk, int) {
     const int64_t r = chunk / segments, s = chunk % segments;
-    const int64_t first = s * kSegment, last = std::min(first + kSegment, vocabulary);
+    const int64_t first = s * kTokenSegment, last = std::min(first + kTokenSegment, vocabulary);
     const float *raw = c.f32(logits) + r * vocabulary;
     float *block = maxima + r * blocks + first / kBlock;
     Segment &segment = all_segments[chunk];

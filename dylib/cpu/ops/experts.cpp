@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "../context.h"
+#include "../quantized.h"
 
 namespace mb {
 
@@ -63,13 +63,6 @@ struct Source {
   int64_t columns, count, shared_by;
   int64_t of(int64_t pair) const { return pair / shared_by; }
   const float *row(int64_t pair) const { return base + of(pair) * columns; }
-};
-
-// Activations of one group size as int8, at each place.
-struct Quantized {
-  int64_t group;
-  bool nibbles;
-  std::vector<QuantizedRow> rows;
 };
 
 class ExpertProducts {
@@ -165,9 +158,7 @@ class ExpertProducts {
       const std::pair<uint32_t, bool> encoding{w->group, w->bits == 4};
       if (!is_int8(w, exact) || std::find(encodings.begin(), encodings.end(), encoding) != encodings.end()) continue;
       encodings.push_back(encoding);
-      const uint64_t columns = static_cast<uint64_t>(columns_of(w));
-      need.add_shared(rows * padded(k, columns_of(w)));
-      for (int i = 0; i < 3; i++) need.add_shared(rows * (columns / w->group) * 4);
+      need_quantized(need, k, static_cast<int64_t>(rows), columns_of(w), w->group);
     }
   }
 
@@ -184,10 +175,6 @@ class ExpertProducts {
   const Weight &weight(size_t i) const { return weights_[i]; }
 
  private:
-  static uint64_t padded(const Kernels &k, int64_t columns) {
-    return static_cast<uint64_t>((columns + k.code_padding - 1) / k.code_padding * k.code_padding);
-  }
-
   void gather(int64_t begin, int64_t end, float *to) const {
     for (int64_t p = begin; p < end; p++, to += source_.columns) {
       memcpy(to, source_.row(groups.pair[static_cast<size_t>(p)]), static_cast<size_t>(source_.columns) * sizeof(float));
@@ -201,29 +188,18 @@ class ExpertProducts {
 
   void quantize(int64_t group, bool nibbles) {
     if (find_quantized(group, nibbles)) return;
-    const int64_t n = source_.columns, slots = columns_of(experts_);
-    const uint64_t count = static_cast<uint64_t>(source_.count), width = padded(k_, n);
-    const uint64_t groups_each = static_cast<uint64_t>(n / group);
-    int8_t *codes = c_.shared.take<int8_t>(count * width);
-    float *scales = c_.shared.take<float>(count * groups_each);
-    float *sums = c_.shared.take<float>(count * groups_each);
-    float *code_sums = c_.shared.take<float>(count * groups_each);
-    const int64_t rows_each = slots / source_.shared_by;  // of the source, for one row of the op
+    const int64_t rows_each = columns_of(experts_) / source_.shared_by;  // of the source, for one row of the op
+    const Quantized each = take_quantized(c_, source_.count, source_.columns, group, nibbles);
     c_.parallel_ranges(source_.count, 4, [&](int64_t first, int64_t last, int) {
       for (int64_t i = first; i < last; i++) {
-        const uint64_t at = static_cast<uint64_t>(i);
         const bool decode = c_.input->row_class[c_.input_row(experts_, i / rows_each)] == 1;
-        const CodeOrder order = !nibbles ? CodeOrder::kNatural : decode ? CodeOrder::kByVector : CodeOrder::kByWord;
-        k_.quantize(source_.base + i * n, n, group, order, codes + at * width, scales + at * groups_each,
-                    sums + at * groups_each, code_sums + at * groups_each);
+        const auto quantize = decode ? k_.quantize_for_rows : k_.quantize_for_tile;
+        quantize(source_.base + i * source_.columns, source_.columns, group, nibbles, each.rows[static_cast<size_t>(i)]);
       }
     });
-    Quantized q{group, nibbles, {}};
-    for (const int64_t pair : groups.pair) {
-      const uint64_t at = static_cast<uint64_t>(source_.of(pair));
-      q.rows.push_back({codes + at * width, scales + at * groups_each, sums + at * groups_each, code_sums + at * groups_each});
-    }
-    quantized_.push_back(std::move(q));
+    Quantized placed{group, nibbles, {}};
+    for (const int64_t pair : groups.pair) placed.rows.push_back(each.rows[static_cast<size_t>(source_.of(pair))]);
+    quantized_.push_back(std::move(placed));
   }
 
   Context &c_;

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "../context.h"
+#include "../quantized.h"
 
 namespace mb {
 
@@ -40,13 +40,6 @@ int64_t tile_rows(const Kernels &k, const Weight &w, Path path, int64_t rows, bo
   return std::min<int64_t>(most, (std::max(worthwhile, fair) + 3) & ~3ll);
 }
 
-// Activations of one group size as int8, a row at each place of the row order; `nibbles`: for 4-bit weights.
-struct Quantized {
-  int64_t group;
-  bool nibbles;
-  std::vector<QuantizedRow> rows;
-};
-
 class Linear {
  public:
   Linear(Context &context, const Op &op) : c_(context), k_(context.kernels), op_(op) {
@@ -65,7 +58,9 @@ class Linear {
     if (!u_) u_ = o[kHOut] ? c_.f32(o[kHOut]) : c_.f32(o[kX]);
     order_rows();
     for (size_t i = 0; i < weights_.size(); i++) {
-      if (paths_[i] == Path::kInt8) add_quantized(weights_[i].group, weights_[i].bits == 4);
+      const bool nibbles = weights_[i].bits == 4;
+      if (paths_[i] != Path::kInt8 || find_quantized(weights_[i].group, nibbles)) continue;
+      quantized_.push_back(take_quantized(c_, rows_, columns_, weights_[i].group, nibbles));
     }
   }
 
@@ -115,21 +110,6 @@ class Linear {
     }
   }
 
-  void add_quantized(int64_t group, bool nibbles) {
-    if (find_quantized(group, nibbles)) return;
-    const int64_t padded = (columns_ + k_.code_padding - 1) / k_.code_padding * k_.code_padding;
-    const int64_t groups = columns_ / group;
-    int8_t *codes = c_.shared.take<int8_t>(static_cast<uint64_t>(rows_ * padded));
-    float *scales = c_.shared.take<float>(static_cast<uint64_t>(rows_ * groups));
-    float *sums = c_.shared.take<float>(static_cast<uint64_t>(rows_ * groups));
-    float *code_sums = c_.shared.take<float>(static_cast<uint64_t>(rows_ * groups));
-    Quantized q{group, nibbles, {}};
-    for (int64_t i = 0; i < rows_; i++) {
-      q.rows.push_back({codes + i * padded, scales + i * groups, sums + i * groups, code_sums + i * groups});
-    }
-    quantized_.push_back(std::move(q));
-  }
-
   const Quantized *find_quantized(int64_t group, bool nibbles) const {
     for (const Quantized &q : quantized_) if (q.group == group && q.nibbles == nibbles) return &q;
     return nullptr;
@@ -157,12 +137,8 @@ class Linear {
       memcpy(u, h, static_cast<size_t>(n) * sizeof(float));
     }
     for (const Quantized &q : quantized_) {
-      const QuantizedRow &row = q.rows[static_cast<size_t>(place)];
-      const CodeOrder order = !q.nibbles            ? CodeOrder::kNatural
-                              : place < prefill_ ? CodeOrder::kByWord
-                                                 : CodeOrder::kByVector;
-      k_.quantize(u, n, q.group, order, const_cast<int8_t *>(row.codes), const_cast<float *>(row.scales),
-                  const_cast<float *>(row.sums), const_cast<float *>(row.code_sums));
+      const auto quantize = place < prefill_ ? k_.quantize_for_tile : k_.quantize_for_rows;
+      quantize(u, n, q.group, q.nibbles, q.rows[static_cast<size_t>(place)]);
     }
   }
 
@@ -321,12 +297,7 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
   }
   tiles.thread += op.ints[0] == kEpilogueGeglu ? all : largest;
   need.thread = std::max(prologue, tiles.thread);
-  const int64_t padded = (columns + k.code_padding - 1) / k.code_padding * k.code_padding;
-  for (const auto &[group, nibbles] : encodings) {
-    (void)nibbles;
-    need.add_shared(static_cast<uint64_t>(rows * padded));
-    for (int i = 0; i < 3; i++) need.add_shared(static_cast<uint64_t>(rows * (columns / group)) * 4);
-  }
+  for (const auto &encoding : encodings) need_quantized(need, k, rows, columns, encoding.first);
   return need;
 }
 

@@ -1,21 +1,9 @@
 /** Cases of products with the weights of chosen experts, of their sum, and of the sum of two norms. */
 import { expertVariants, rowKinds } from "../../schedule/variants.ts";
 import type { DimSymbol, Tensor } from "../../schedule/tensor.ts";
-import {
-  F32,
-  formatName,
-  FORMATS,
-  MAIN_FORMATS,
-  PRODUCT,
-  seedOf,
-  type TableCase,
-  type Tolerance,
-} from "../case.ts";
+import { F32, formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
 import { type PlainKind, type Problem, ProblemBuilder, type WeightFormat } from "../problem.ts";
 import { Random } from "../random.ts";
-
-/** A product of two products of the same rounded activations: each of them may be off by 1e-2, which makes √2 · 1e-2. */
-const GATED_PRODUCT: Tolerance = { exact: 1e-5, fast: 1.42e-2 };
 
 /** What a case asks for. */
 export interface ExpertDescription {
@@ -73,8 +61,7 @@ export function expertProblem(d: ExpertDescription, seed: number, exact: boolean
   const x = builder.activation(
     "x",
     [symbol, parts * k],
-    // Gates far from the bend of GELU, which would magnify the rounding.
-    picked(random.normals(rows * parts * k, 0.1, d.op === "expert_gate_up" ? 4 : 1), parts * k),
+    picked(random.normals(rows * parts * k, 0.1), parts * k),
   );
   const formats = Array.isArray(d.format) ? d.format : [d.format];
   if (d.op === "expert_gate_up") {
@@ -82,7 +69,7 @@ export function expertProblem(d: ExpertDescription, seed: number, exact: boolean
     return builder.finish({
       kind: d.op,
       x,
-      preNorm: d.preNorm ? builder.vector("pre_norm", k, "bf16", 4, 0.5) : undefined,
+      preNorm: d.preNorm ? builder.vector("pre_norm", k, "bf16", 0.8, 0.4) : undefined,
       experts,
       weights: formats.map((format, i) => builder.experts(`w${i}`, E, height, k, format)),
       y: builder.output("y", [symbol, K * n]),
@@ -120,7 +107,7 @@ function expertCase(d: ExpertDescription): TableCase {
     name: name(d),
     variants: expertVariants(d.op, formats, rowKinds(decodeRows, rows - decodeRows)),
     work: rows * d.K * d.k * d.n * (d.op === "expert_gate_up" ? 2 : 1),
-    tolerance: d.op === "expert_gate_up" ? GATED_PRODUCT : PRODUCT,
+    tolerance: PRODUCT,
     build: (exact) => expertProblem(d, seedOf(name(d)), exact),
   };
 }
@@ -205,8 +192,7 @@ export function expertCases(): TableCase[] {
     }
     for (const format of [bf16, affine4]) {
       for (const n of [1, 2, 7, 16, 65, 130]) {
-        // a few outputs can nearly vanish, and then a relative error says nothing
-        for (const rows of n < 16 ? [20] : [1, 20]) list.push({ ...small, n, rows, format });
+        for (const rows of [1, 20]) list.push({ ...small, n, rows, format });
       }
     }
     for (const k of [1, 3, 33, 700]) list.push({ ...small, k, rows: 5, format: bf16 });

@@ -1,0 +1,21 @@
+// quantized.h: rows of activations as int8 codes, in an op's shared scratch.
+#pragma once
+#include <vector>
+
+#include "context.h"
+
+namespace mb {
+
+// The rows of one op for weights of one group size, 4-bit ones (`nibbles`) or others.
+struct Quantized {
+  int64_t group;
+  bool nibbles;
+  std::vector<QuantizedRow> rows;
+};
+
+// Room for `rows` rows of that many columns.
+Quantized take_quantized(Context &c, int64_t rows, int64_t columns, int64_t group, bool nibbles);
+// What take_quantized takes.
+void need_quantized(ScratchNeed &need, const Kernels &k, int64_t rows, int64_t columns, int64_t group);
+
+}  // namespace mb
