@@ -80,9 +80,9 @@ function ofLinear({ weights, epilogue }: LinearOp, rows: number, decode: boolean
   const parts = weights.filter((_, i) => i === 0 || formats[i] !== formats[i - 1]);
   if (decode && rows === 1) return parts.length;
   if (!decode) return 1 + parts.length;
-  // Parts that take the input in chunks of one size share it.
-  const chunks = parts.map(chunkColumns);
-  return parts.length + chunks.filter((chunk, i) => i === 0 || chunk !== chunks[i - 1]).length;
+  // Parts that take the input in chunks of one size, laid out for codes of one width, share it.
+  const inputs = parts.map((w) => `${chunkColumns(w)}/${w.format.kind === "affine" ? w.format.bits : 0}`);
+  return parts.length + inputs.filter((input, i) => i === 0 || input !== inputs[i - 1]).length;
 }
 
 /** Columns that a lane takes at once. */
