@@ -1,4 +1,5 @@
 /** What a tensor is: its number format, its logical shape, and where its bytes lie. */
+import { GGUF_BLOCKS, type GgufType } from "./gguf_types.ts";
 
 /** A run of bytes of one file of a checkpoint. */
 export interface FileRange {
@@ -14,10 +15,12 @@ export interface FileRange {
  * How the numbers of a weight are stored. `affine`: codes of `bits` bits, little-endian bit stream along the last
  * axis, `w = scale * code + bias` with a scale and a bias per `groupSize` columns. `mxfp4` and `mxfp8`: e2m1 and e4m3
  * codes with a power-of-two scale byte per 32 columns. `nvfp4`: e2m1 codes with an e4m3 scale byte per 16 columns.
+ * `gguf`: rows of blocks that hold their own scales.
  */
 export type Format =
   | { kind: "f32" | "bf16" | "f16" | "mxfp4" | "mxfp8" | "nvfp4" }
-  | { kind: "affine"; bits: AffineBits; groupSize: AffineGroupSize };
+  | { kind: "affine"; bits: AffineBits; groupSize: AffineGroupSize }
+  | { kind: "gguf"; type: GgufType };
 
 /** Bits per code that affine quantisation knows. */
 export type AffineBits = 2 | 3 | 4 | 5 | 6 | 8;
@@ -66,7 +69,7 @@ export interface RawTensor {
   data: FileRange;
 }
 
-/** Columns that share one scale, or null for plain formats. */
+/** Columns that share one scale beside the data; null for formats without such scales. */
 export function groupSizeOf(format: Format): number | null {
   switch (format.kind) {
     case "affine":
@@ -81,7 +84,7 @@ export function groupSizeOf(format: Format): number | null {
   }
 }
 
-/** Bits that one element takes, without scales and biases. */
+/** Bits that one element takes in the data: without scales and biases that lie beside it; a fraction for blocks. */
 export function bitsOf(format: Format): number {
   switch (format.kind) {
     case "affine":
@@ -96,11 +99,14 @@ export function bitsOf(format: Format): number {
     case "mxfp4":
     case "nvfp4":
       return 4;
+    case "gguf":
+      return GGUF_BLOCKS[format.type].bytes * 8 / GGUF_BLOCKS[format.type].elements;
   }
 }
 
-/** Short name for tables and messages, such as `bf16`, `affine4/64` or `nvfp4`. */
+/** Short name for tables and messages, such as `bf16`, `affine4/64`, `nvfp4` or `q4_k`. */
 export function formatName(format: Format): string {
+  if (format.kind === "gguf") return format.type;
   return format.kind === "affine" ? `affine${format.bits}/${format.groupSize}` : format.kind;
 }
 

@@ -2,6 +2,7 @@
  * A plan: buffers, tensors and ops in order, plus the outputs of a run. `PlanBuilder` collects them,
  * `layOut` gives activations their place in one arena, `encodePlan` writes the bytes of `dylib/plan.h`.
  */
+import { GGUF_BLOCKS } from "../checkpoint/gguf_types.ts";
 import type { Op } from "./ops.ts";
 import type { Dim, DimSymbol, Format, Tensor } from "./tensor.ts";
 import { operandsOf } from "./operands.ts";
@@ -51,6 +52,8 @@ export function rowBytes(format: Format, columns: number): number {
       return columns / 2;
     case "mxfp8":
       return columns;
+    case "gguf":
+      return columns / GGUF_BLOCKS[format.type].elements * GGUF_BLOCKS[format.type].bytes;
   }
 }
 
@@ -174,7 +177,12 @@ const FORMAT_CODES: Record<Format["kind"], number> = {
   mxfp4: 17,
   mxfp8: 18,
   nvfp4: 19,
+  gguf: 32, // plus the type number of the file format
 };
+function formatCode(format: Format): number {
+  return FORMAT_CODES[format.kind] + (format.kind === "gguf" ? GGUF_BLOCKS[format.type].number : 0);
+}
+
 /** Op kinds as numbers of `dylib/plan.h`. */
 export const OP_CODES: Record<Op["kind"], number> = {
   embed: 1,
@@ -243,7 +251,7 @@ export function encodePlan(plan: Plan): Uint8Array<ArrayBuffer> {
   }
   for (const tensor of tensors.keys()) {
     const { format, shape } = tensor;
-    u32(FORMAT_CODES[format.kind]);
+    u32(formatCode(format));
     u32(tensor.buffer);
     i64(tensor.offset);
     u32(shape.length);

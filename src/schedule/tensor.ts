@@ -1,10 +1,12 @@
 /** Tensors of a plan: a typed, shaped view of bytes in one of the plan's buffers. */
+import type { GgufType } from "../checkpoint/gguf_types.ts";
 
-/** Storage formats; `affine` is MLX quantisation, w = scale · code + bias. */
+/** Storage formats; `affine` is MLX quantisation, w = scale · code + bias; `gguf` are rows of blocks with their own scales. */
 export type Format =
   | { kind: "f32" | "f16" | "bf16" | "u32" | "i8" }
   | { kind: "affine"; bits: 2 | 3 | 4 | 5 | 6 | 8; group: 32 | 64 | 128 }
-  | { kind: "mxfp4" | "mxfp8" | "nvfp4"; group: 16 | 32 };
+  | { kind: "mxfp4" | "mxfp8" | "nvfp4"; group: 16 | 32 }
+  | { kind: "gguf"; type: GgufType };
 
 /** Sizes that change from run to run. */
 export type DimSymbol = "rows" | "out_rows" | "sequences" | "pages";

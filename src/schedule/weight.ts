@@ -1,11 +1,13 @@
 /** A checkpoint's weight as a tensor of a plan. */
+import { GGUF_BLOCK_ALIGNMENT } from "../checkpoint/gguf_types.ts";
 import type { FileRange, ScaleDtype, WeightTensor } from "../checkpoint/tensor.ts";
 import type { Format, Tensor } from "./tensor.ts";
 
 const SCALE_BYTES: Record<ScaleDtype, number> = { f32: 4, bf16: 2, f16: 2, u8: 1 };
 
-/** Bytes of one stored element, or of one word of packed ones. */
+/** Bytes of one stored element, or of one word of packed ones: what the data must be aligned to. */
 export function elementBytes({ format }: WeightTensor): number {
+  if (format.kind === "gguf") return GGUF_BLOCK_ALIGNMENT;
   return format.kind === "bf16" || format.kind === "f16" ? 2 : 4; // packed formats are words of 4
 }
 
@@ -24,6 +26,8 @@ export function planFormat({ format }: WeightTensor): Format {
       return { kind: format.kind, group: 32 };
     case "nvfp4":
       return { kind: "nvfp4", group: 16 };
+    case "gguf":
+      return { kind: "gguf", type: format.type };
     default:
       return { kind: format.kind };
   }
