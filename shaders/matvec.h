@@ -126,6 +126,24 @@ static inline MatvecRows matvec_rows(
   return rows;
 }
 
+// Adds what lanes M apart hold, of `left` rows each: a lane goes on with the half of the rows that its bit M names, or, where it
+// has one row, with that row's sum. The counts are template arguments, since arrays whose loops unroll late end up in memory.
+template <uint M, uint left>
+static inline void fold_lanes(thread float* rows, uint slot) {
+  if (left == 1) {
+    rows[0] += simd_shuffle_xor(rows[0], ushort(M));
+    return;
+  }
+  const bool upper = (slot & M) != 0;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < left / 2; i++) {
+    // Read first: a choice between two elements is a choice between their addresses.
+    const float even = rows[2 * i];
+    const float odd = rows[2 * i + 1];
+    rows[i] = (upper ? odd : even) + simd_shuffle_xor(upper ? even : odd, ushort(M));
+  }
+}
+
 // Lane `slot` < NR of each half gets the sum of v[slot] over the half's lanes: those 8 apart are added, then 4, 2 and 1. While
 // there are several rows, the lanes of a pair each go on with a part of them.
 template <uint NR>
@@ -138,22 +156,10 @@ static inline float lanes_sum(const thread float* v, uint lane) {
     rest[i] = i < NR ? v[i] : 0.0f;
   }
   // A lane goes on with the rows whose bit 0 is its bit 3, of these with those whose bit 1 is its bit 2, and so on.
-  uint left = n;
-  #pragma clang loop unroll(full)
-  for (uint m = 8; m >= 1; m /= 2) {
-    const bool upper = (slot & m) != 0;
-    if (left > 1) {
-      left /= 2;
-      #pragma clang loop unroll(full)
-      for (uint i = 0; i < left; i++) {
-        const float mine = upper ? rest[2 * i + 1] : rest[2 * i];
-        const float theirs = upper ? rest[2 * i] : rest[2 * i + 1];
-        rest[i] = mine + simd_shuffle_xor(theirs, ushort(m));
-      }
-    } else {
-      rest[0] += simd_shuffle_xor(rest[0], ushort(m));
-    }
-  }
+  fold_lanes<8, n>(rest, slot);
+  fold_lanes<4, n / 2>(rest, slot);
+  fold_lanes<2, (n > 4 ? n / 4 : 1)>(rest, slot);
+  fold_lanes<1, 1>(rest, slot);
   const uint from = (slot & 1) << 3 | (slot & 2) << 1 | (slot & 4) >> 1;
   return simd_shuffle(rest[0], ushort((lane & 16) + from));
 }

@@ -38,11 +38,11 @@ template <class T> SM_INLINE uint sm_pair(const simdgroup_matrix<T, 8, 8>& m, bo
 #define SM_MOVES(AS)                                                                                              \
   template <class T> SM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const AS T* src, ulong row = 8,  \
                                                    ulong2 origin = (ulong2)0, bool transpose = false) {           \
-    typedef T Pair __attribute__((ext_vector_type(2)));                                                           \
+    typedef T sm_two __attribute__((ext_vector_type(2)));                                                           \
     uint r = sm_lane() / 4, c = sm_lane() % 4 * 2;                                                                \
     src += origin.y * row + origin.x;                                                                             \
     if constexpr (sizeof(T) == 2) {                                                                               \
-      Pair pair = *(const AS Pair*)(src + r * row + c);                                                           \
+      sm_two pair = *(const AS sm_two*)(src + r * row + c);                                                           \
       d.sm_e[0] = pair.x;                                                                                         \
       d.sm_e[1] = pair.y;                                                                                         \
       d.sm_transpose = transpose;                                                                                 \
@@ -53,11 +53,11 @@ template <class T> SM_INLINE uint sm_pair(const simdgroup_matrix<T, 8, 8>& m, bo
   }                                                                                                               \
   template <class T> SM_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> a, AS T* dst, ulong row = 8,        \
                                                     ulong2 origin = (ulong2)0, bool transpose = false) {          \
-    typedef T Pair __attribute__((ext_vector_type(2)));                                                           \
+    typedef T sm_two __attribute__((ext_vector_type(2)));                                                           \
     uint r = sm_lane() / 4, c = sm_lane() % 4 * 2;                                                                \
     dst += origin.y * row + origin.x;                                                                             \
     if constexpr (sizeof(T) == 2) {                                                                               \
-      *(AS Pair*)(dst + r * row + c) = __builtin_bit_cast(Pair, sm_pair(a, transpose));                           \
+      *(AS sm_two*)(dst + r * row + c) = __builtin_bit_cast(sm_two, sm_pair(a, transpose));                           \
     } else {                                                                                                      \
       dst[transpose ? c * row + r : r * row + c] = a.sm_e[0];                                                     \
       dst[transpose ? (c + 1) * row + r : r * row + c + 1] = a.sm_e[1];                                           \
