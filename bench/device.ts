@@ -3,7 +3,7 @@
  * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
  *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only env,conformance,models,kernels,forward] [--shape e4b,26b-a4b]
- *         [--op linear] [--weights FOLDER]
+ *         [--op linear] [--weights FOLDER] [--late]
  *
  * Full-size random weights are made where it runs. Writes a JSON file for each section into the folder and prints all tables
  * once more at the end. `bench/device_pack.ts` readies a machine without a network or compiler.
@@ -24,6 +24,7 @@ const { values } = parseFlags(Deno.args, {
   shape: { type: "string", help: "model shapes of the forwards, separated by commas" },
   op: { type: "string", help: "conformance of this op alone" },
   weights: { type: "string", help: "folder for the random weights" },
+  late: { type: "boolean", help: "cuda: no kernel starts before the one that it follows is over" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
 const SECTIONS = ["models", "kernels", "forward", "conformance"];
@@ -42,7 +43,11 @@ const percent = (share: number) => `${(100 * share).toFixed(0)}%`.padStart(4);
 /** Runs a section, or one op or model shape of it, in another process; returns its table. */
 async function child(name: string, part: { op?: string; shape?: string } = {}): Promise<string> {
   const flags = Object.entries({ ...values, only: name, ...part }).flatMap(([flag, value]) =>
-    value === undefined ? [] : [`--${flag}`, String(value)]
+    value === undefined || value === false
+      ? []
+      : value === true
+      ? [`--${flag}`]
+      : [`--${flag}`, String(value)]
   );
   const args = [
     "run",
@@ -67,7 +72,8 @@ async function child(name: string, part: { op?: string; shape?: string } = {}): 
 async function save(name: string): Promise<void> {
   if (values.out === undefined) return;
   await Deno.mkdir(values.out, { recursive: true });
-  const file = `${values.out}/${name}${name === "forward" ? `-${shapeNames[0]}` : ""}.json`;
+  const part = `${name === "forward" ? `-${shapeNames[0]}` : ""}${values.late ? "-late" : ""}`;
+  const file = `${values.out}/${name}${part}.json`;
   // The ops of the conformance table come from processes of their own.
   const before = name === "conformance" ? JSON.parse(await Deno.readTextFile(file).catch(() => "[]")) : [];
   const all = name === "conformance" ? [...before, { op: values.op, ...report }] : report;
@@ -107,7 +113,7 @@ async function section(name: string, run: () => Promise<void>): Promise<void> {
   await save(name);
 }
 
-using device = await Device.open(kind);
+using device = await Device.open(kind, { earlyStart: values.late ? false : undefined });
 const info = device.info();
 report.device = info;
 const bandwidth = sections[0] === "kernels" || sections[0] === "forward" ? copyBandwidth(device) : 0;

@@ -22,6 +22,8 @@ export interface DeviceOptions extends LibraryOptions {
   ordinal?: number;
   /** CUDA: run kernels one after another and time each; `Pass.info()` then has the seconds of the last run's ops */
   timeKernels?: boolean;
+  /** CUDA: start a kernel before the one that it follows is over, where GPU and driver can; default true */
+  earlyStart?: boolean;
 }
 
 /** What a device is. */
@@ -96,13 +98,20 @@ export class Device implements Disposable, AsyncDisposable {
    * `MissingPermission` or a `DeviceError` ("no_device" where this machine has none).
    */
   static async open(kind: DeviceKind, options: DeviceOptions = {}): Promise<Device> {
-    const { threads, level, ordinal, timeKernels, ...libraryOptions } = options;
+    const { threads, level, ordinal, timeKernels, earlyStart, ...libraryOptions } = options;
     const library = await openLibrary(libraryOptions);
     const settings = kind === "cpu"
       ? { threads, level: level ?? await optionalEnv("MARKBASE_CPU") }
       : kind === "metal"
       ? { threads, level, cache: await kernelCache(options.cache) }
-      : { threads, level, ordinal, timed: timeKernels ? 1 : undefined, ptx: await ptxFolder(options) };
+      : {
+        threads,
+        level,
+        ordinal,
+        timed: timeKernels ? 1 : undefined,
+        early_start: earlyStart === false ? 0 : undefined,
+        ptx: await ptxFolder(options),
+      };
     const name = utf8(kind, "The device kind");
     const json = utf8(JSON.stringify(settings), "The device options");
     const out = new BigUint64Array(1);

@@ -78,6 +78,13 @@ static inline void tile_mma(
 }
 #endif
 
+// A kernel calls this before it reads what other dispatches write, where it asks for weights before; all others need not. On an Apple
+// GPU barriers between dispatches keep their order and this is nothing; the PTX shim brings its own, since there a kernel may
+// start while the one before it ends.
+#ifndef MSL_TARGET_PTX
+static inline void wait_for_earlier_dispatches() {}
+#endif
+
 // INSTANTIATE(scale_f32, scale<float>): the instance of a kernel template, and the host's name of it.
 #define INSTANTIATE(name, ...) \
   template [[host_name(#name)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;

@@ -281,10 +281,6 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
   const bool held_row = stream_held(p.stream);
   const bool stores_h = p.stream.stores_h != 0 && tg == 0;
 
-  HeldQuads held;
-  if (held_row) {
-    hold_quads(x, residual, post_norm, scalar, pre_norm, p.stream, tid, held);
-  }
   uint group = (tg * kStreamSimdgroups + simdgroup) >> p.slice_shift;
   MatvecRows rows = matvec_rows<NR>(
       min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
@@ -292,6 +288,11 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
   #pragma clang loop unroll(full)
   for (uint d = 0; d < D; d++) {
     load_chunks<W, S, NR>(rows, p, (d * p.slices + slice) * 16 + slot, chunks[d]);
+  }
+  wait_for_earlier_dispatches();
+  HeldQuads held;
+  if (held_row) {
+    hold_quads(x, residual, post_norm, scalar, pre_norm, p.stream, tid, held);
   }
   // Blocks divide kStreamThreads, so a thread's quads lie kStreamThreads apart in chunked order too.
   const uint first_staged = chunked_quad(tid, shift, kStagedStride);

@@ -118,7 +118,8 @@ export class ForwardBench implements Disposable {
         sequence: 0,
         rowClass: kind,
       })),
-      outputs: [{ row: rows - 1 }],
+      // Rows without an output would stop before the layers that share keys and values.
+      outputs: kind === "decode" ? Array.from({ length: rows }, (_, row) => ({ row })) : [{ row: rows - 1 }],
       sequences: [
         this.#pages.map((count) => ({ first: 0, pages: Array.from({ length: count }, (_, page) => page) })),
       ],
@@ -132,9 +133,10 @@ export class ForwardBench implements Disposable {
   async time(kind: "prefill" | "decode", rows: number, context: number): Promise<ForwardTiming> {
     const { plan, pass } = this[kind];
     const input = this.#input(kind, rows, context);
+    const outRows = kind === "decode" ? rows : 1;
     const output = new Uint8Array(
       [0, 1, 2].reduce(
-        (sum, i) => sum + tensorBytes(plan.outputs[i], { ...plan.limits, rows: 1, out_rows: 1 }),
+        (sum, i) => sum + tensorBytes(plan.outputs[i], { ...plan.limits, rows, out_rows: outRows }),
         0,
       ),
     );
@@ -146,7 +148,7 @@ export class ForwardBench implements Disposable {
       wall.push(wallNs * 1e-9);
       deviceTime.push(deviceNs * 1e-9);
     }
-    const shape = { rows, outRows: 1, context: context - rows };
+    const shape = { rows, outRows, context: context - rows };
     const costs = plan.ops.map((op) => costOf(op, shape));
     return {
       what: kind,
@@ -166,7 +168,7 @@ export class ForwardBench implements Disposable {
     const { plan, pass } = this[kind];
     const input = this.#input(kind, rows, context);
     await pass.time(input, 3);
-    const shape = { rows, outRows: 1, context: context - rows };
+    const shape = { rows, outRows: kind === "decode" ? rows : 1, context: context - rows };
     const shares = new Map<string, KernelShare>();
     pass.info().kernels.forEach(({ kernel, seconds }, i) => {
       const op = plan.ops[i];

@@ -36,7 +36,7 @@ bool is_sticky(Result result) {
 
 }  // namespace
 
-Context::Context(int wanted) : ordinal(wanted) {
+Context::Context(int wanted, bool wants_early_start) : ordinal(wanted) {
   const Driver &d = driver();
   int count = 0;
   const Result counted = d.cuDeviceGetCount(&count);
@@ -57,6 +57,7 @@ Context::Context(int wanted) : ordinal(wanted) {
          minor);
   }
   architecture = major >= 9 ? "sm_90" : "sm_80";
+  early_start = wants_early_start && major >= 9 && d.cuGraphAddDependencies != nullptr;
   mb::cuda::check(d.cuDriverGetVersion(&driver_version), "Reading the version of the driver");
   size_t bytes = 0;
   mb::cuda::check(d.cuDeviceTotalMem(&bytes, ordinal), "Reading the memory of the GPU");

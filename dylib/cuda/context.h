@@ -11,8 +11,9 @@
 namespace mb::cuda {
 
 struct Context {
-  // Opens GPU `ordinal`. Throws Error(MB_NO_DEVICE) where there is none or the kernels do not run on it.
-  explicit Context(int ordinal);
+  // Opens GPU `ordinal`. Throws Error(MB_NO_DEVICE) where there is none or the kernels do not run on it. early_start: where GPU and
+  // driver can, kernels start before those that they follow are over.
+  Context(int ordinal, bool early_start);
   ~Context();
   Context(const Context &) = delete;
   Context &operator=(const Context &) = delete;
@@ -36,6 +37,7 @@ struct Context {
   int driver_version = 0;     // 1000 · major + 10 · minor of CUDA
   uint64_t memory_bytes = 0;  // of the GPU
   uint32_t multiprocessors = 0, l2_bytes = 0;
+  bool early_start = false;   // a kernel may start before the one that it follows is over
   gpu::Limits limits;
 
  private:

@@ -12,8 +12,8 @@ constexpr uint64_t kWeightAlignment = 16;  // bytes; kernels load four words at 
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, const std::string &ptx, bool timed)
-      : context_(std::make_shared<Context>(ordinal)), shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {}
+  CudaDevice(int ordinal, const std::string &ptx, bool timed, bool early_start)
+      : context_(std::make_shared<Context>(ordinal, early_start)), shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {}
 
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override { return CudaBuffer::create(context_, bytes); }
 
@@ -43,7 +43,6 @@ class CudaDevice final : public Device {
 };
 
 int whole_number(const std::string &text, const char *name) {
-  if (text.empty()) return 0;
   if (text.size() > 4 || text.find_first_not_of("0123456789") != std::string::npos) {
     fail(MB_INVALID_ARGUMENT, "The cuda device's option %s is \"%.40s\", which is no small whole number.", name, text.c_str());
   }
@@ -55,9 +54,12 @@ int whole_number(const std::string &text, const char *name) {
 }  // namespace cuda
 
 std::shared_ptr<Device> open_cuda_device(const std::string &options) {
-  auto settings = gpu::read_options(options, "cuda", {"ptx", "ordinal", "timed"});
-  return std::make_shared<cuda::CudaDevice>(cuda::whole_number(settings["ordinal"], "ordinal"), settings["ptx"],
-                                            cuda::whole_number(settings["timed"], "timed") != 0);
+  auto settings = gpu::read_options(options, "cuda", {"ptx", "ordinal", "timed", "early_start"});
+  const auto number = [&](const char *name, int otherwise) {
+    return settings[name].empty() ? otherwise : cuda::whole_number(settings[name], name);
+  };
+  return std::make_shared<cuda::CudaDevice>(number("ordinal", 0), settings["ptx"], number("timed", 0) != 0,
+                                            number("early_start", 1) != 0);
 }
 
 }  // namespace mb

@@ -73,6 +73,7 @@ Driver open_driver() {
   find(library, "cuGraphCreate", d.cuGraphCreate);
   find(library, "cuGraphDestroy", d.cuGraphDestroy);
   find(library, "cuGraphAddKernelNode", d.cuGraphAddKernelNode);
+  d.cuGraphAddDependencies = reinterpret_cast<decltype(d.cuGraphAddDependencies)>(dlsym(library, "cuGraphAddDependencies_v2"));
   find(library, "cuGraphAddEventRecordNode", d.cuGraphAddEventRecordNode);
   find(library, "cuGraphInstantiateWithFlags", d.cuGraphInstantiate);
   find(library, "cuGraphExecDestroy", d.cuGraphExecDestroy);

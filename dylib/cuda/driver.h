@@ -32,6 +32,13 @@ constexpr int kJitInfoBuffer = 3, kJitInfoBytes = 4, kJitErrorBuffer = 5, kJitEr
 constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kEventDefault = 0;
 
+// CUgraphEdgeData. The kernel behind an early edge may start once all threadgroups of the one before have started; it waits itself
+// before it reads what that one wrote (griddepcontrol).
+struct EdgeData {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+constexpr EdgeData kEarlyEdge = {1, 0, 1, {}};  // CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+
 // CUDA_KERNEL_NODE_PARAMS, version 1
 struct KernelNode {
   FunctionHandle function;
@@ -79,6 +86,8 @@ struct Driver {
   Result (*cuGraphCreate)(GraphHandle *, unsigned);
   Result (*cuGraphDestroy)(GraphHandle);
   Result (*cuGraphAddKernelNode)(NodeHandle *, GraphHandle, const NodeHandle *, size_t, const KernelNode *);
+  // Null where the driver is older than CUDA 12.3.
+  Result (*cuGraphAddDependencies)(GraphHandle, const NodeHandle *, const NodeHandle *, const EdgeData *, size_t);
   Result (*cuGraphAddEventRecordNode)(NodeHandle *, GraphHandle, const NodeHandle *, size_t, EventHandle);
   Result (*cuGraphInstantiate)(ExecHandle *, GraphHandle, unsigned long long);
   Result (*cuGraphExecDestroy)(ExecHandle);

@@ -143,7 +143,11 @@ void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, bool
       after.push_back(nodes[earlier - begin]);
       followed[earlier - begin] = true;
     }
-    if (after.empty()) after.push_back(timed_steps ? latest : first);
+    // Whoever waits for the kernel before it has waited for all that came before that, since every kernel waits before it ends.
+    const bool early = context_->early_start && after.size() == 1;
+    const NodeHandle before = early ? after[0] : nullptr;
+    if (early) after.clear();
+    else if (after.empty()) after.push_back(timed_steps ? latest : first);
     std::vector<void *> arguments;
     uint32_t dynamic_offset = 0;
     size_t next_address = 0;
@@ -168,6 +172,7 @@ void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, bool
     params.arguments = arguments.data();
     NodeHandle node = nullptr;
     context_->check(d.cuGraphAddKernelNode(&node, graph_, after.data(), after.size(), &params), what);
+    if (early) context_->check(d.cuGraphAddDependencies(graph_, &before, &node, &kEarlyEdge, 1), what);
     nodes.push_back(node);
     if (timed_steps) context_->check(d.cuGraphAddEventRecordNode(&latest, graph_, &node, 1, new_event()), what);
   }

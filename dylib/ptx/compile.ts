@@ -136,6 +136,7 @@ export async function compilePtx(
     "-fno-exceptions",
     "-fno-rtti",
     `-D__METAL_VERSION__=${options.version ?? 310}`,
+    ...(Number((options.arch ?? "sm_90").slice(3)) >= 90 ? ["-DSM_EARLY_START"] : []),
     ...EXCESS,
     "-S",
     "-o",

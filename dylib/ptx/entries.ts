@@ -2,6 +2,9 @@
 import type { KernelParam, Unit } from "./parse.ts";
 import { callee, KEYWORDS, rewritten } from "./rewrite.ts";
 
+/** The function of shaders/common.h by which a kernel waits. */
+const WAIT = "wait_for_earlier_dispatches";
+
 /** The name by which a PTX module exports a kernel. */
 export function ptxName(host: string): string {
   return "k_" + host.replaceAll(/[^A-Za-z0-9_]/g, "_");
@@ -42,6 +45,13 @@ function byValue(p: KernelParam): boolean {
   return p.kind === "buffer" && p.reference && p.space === "constant";
 }
 
+/** Kernels that wait for earlier dispatches themselves, once they have asked for what none of those writes. */
+function waitingFunctions(unit: Unit): Set<string> {
+  const waits = ({ open, close }: Unit["functions"][number]) =>
+    unit.tokens.slice(open, close).some(({ text }) => text === WAIT);
+  return new Set(unit.functions.filter((f) => f.isKernel && waits(f)).map(({ name }) => name));
+}
+
 /** The C++ text of `unit` for NVPTX. `constants` gives values to function constants. */
 export function ptxText(unit: Unit, constants: Record<number, string> = {}): string {
   // All functions are inlined, whatever their size, and are seen nowhere else: a call would pass arrays and argument structs through
@@ -52,6 +62,7 @@ export function ptxText(unit: Unit, constants: Record<number, string> = {}): str
   }
   const out = rewritten(unit, "SM_PTX", constants);
   out.push(`#include "entry_ptx.h"\n`);
+  const waiting = waitingFunctions(unit);
   for (const k of unit.kernels) {
     const type = `decltype(&${callee(k)})`;
     const formal: string[] = [];
@@ -64,7 +75,9 @@ export function ptxText(unit: Unit, constants: Record<number, string> = {}): str
     });
     out.push(
       `extern "C" __attribute__((nvptx_kernel)) void ${ptxName(k.host)}(${formal.join(", ")}) ` +
-        `{ ${callee(k)}(${actual.join(", ")}); }\n`,
+        `{ sm_let_next_start(); ${waiting.has(k.fn) ? "" : `${WAIT}(); `}${callee(k)}(${
+          actual.join(", ")
+        }); }\n`,
     );
   }
   return out.join("");

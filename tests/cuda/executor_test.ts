@@ -72,10 +72,12 @@ function input(rows: number, outputMask = 0): Uint8Array<ArrayBuffer> {
 async function compiled(
   make: (tensors: Tensor[]) => Op[],
   count: number,
-  options: { plan?: Partial<Plan>; timeKernels?: boolean } = {},
+  options: { plan?: Partial<Plan>; timeKernels?: boolean; earlyStart?: boolean } = {},
 ): Promise<{ device: Device; arena: Buffer; pass: Pass } & Disposable> {
   using scope = new DisposableStack();
-  const device = scope.use(await Device.open("cuda", { timeKernels: options.timeKernels }));
+  const device = scope.use(
+    await Device.open("cuda", { timeKernels: options.timeKernels, earlyStart: options.earlyStart }),
+  );
   const tensors = activations(count);
   const made = plan(make(tensors), tensors, options.plan);
   const arena = scope.use(device.createBuffer(made.buffers[0].bytes));
@@ -194,8 +196,18 @@ test("independent ops may run at once, dependent ones follow those that they nee
   await scope.pass.run(input(3));
   const nodes = fake.nodes();
   assertEquals(nodes.map(({ after }) => after), [[], [0], [0], [1, 2], [3], [4], [3], [5, 6]]);
+  // Behind a single kernel, the next one may start while it ends.
+  assertEquals(nodes.map(({ early }) => early), [[], [], [], [], [3], [4], [3], []]);
   assertEquals([nodes[0].name, nodes[7].name], ["event", "event"]);
   for (const { name } of nodes.slice(1, 7)) assert(name.startsWith("k_"), name);
+});
+
+test("no kernel starts early where the option says so", async () => {
+  using scope = await compiled(([a, b, c, d]) => [add(a, b, c), add(a, c, d)], 4, { earlyStart: false });
+  await scope.pass.run(input(2));
+  const nodes = fake.nodes();
+  assertEquals(nodes.map(({ after }) => after), [[], [0], [1], [2]]);
+  assertEquals(nodes.flatMap(({ early }) => early), []);
 });
 
 test("a graph is built once for each shape and the least recently used ones are given up", async () => {

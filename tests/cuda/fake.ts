@@ -16,6 +16,7 @@ export interface Node {
   /** `event`, or the kernel's entry */ name: string;
   /** grid, block, dynamic bytes and a hash of the arguments */ detail: string;
   /** numbers of the nodes that it follows */ after: number[];
+  /** of those, the kernels during which it may start */ early: number[];
 }
 
 const text = (value: string) => new TextEncoder().encode(value + "\0");
@@ -81,7 +82,14 @@ export class FakeDriver {
     const lines = new TextDecoder().decode(bytes.subarray(0, bytes.indexOf(0))).trim().split("\n");
     return lines.map((line) => {
       const [, name, detail, after] = /^\d+ (\S+) (.*) ?after ?(.*)$/.exec(line)!;
-      return { name, detail: detail.trim(), after: after === "" ? [] : after.split(" ").map(Number) };
+      const edges = after === "" ? [] : after.split(" ");
+      const early = edges.flatMap((edge) => edge.startsWith("early:") ? [Number(edge.slice(6))] : []);
+      return {
+        name,
+        detail: detail.trim(),
+        after: edges.map((edge) => Number(edge.replace("early:", ""))),
+        early,
+      };
     });
   }
 

@@ -25,7 +25,7 @@ static struct Allocation allocations[MOST];
 static int allocation_count;
 
 enum { STREAM = 1, EVENT, MODULE, FUNCTION, GRAPH, NODE, EXEC };
-struct Object { int kind, live; char name[256]; char head[1024]; struct Object *owner; struct Object *after[64]; int after_count, number, nodes; long time; };
+struct Object { int kind, live; char name[256]; char head[1024]; struct Object *owner; struct Object *after[64], *early[8]; int after_count, early_count, number, nodes; long time; };
 
 static char calls[1 << 20];  /* name of each call, a line each */
 static size_t calls_length;
@@ -225,6 +225,16 @@ R cuGraphAddKernelNode(void **node, void *graph, void *const *after, size_t coun
   snprintf(detail + length, sizeof detail - (size_t)length, " arguments %u hash %u", i, sum);
   return add_node(node, graph, after, count, ((struct Object *)k->function)->name, detail, NULL);
 }
+struct EdgeData { unsigned char from_port, to_port, type, reserved[5]; };
+R cuGraphAddDependencies_v2(void *graph, void *const *from, void *const *to, const struct EdgeData *edges, size_t count) {
+  ENTER("cuGraphAddDependencies");
+  if (!is(graph, GRAPH) || count != 1 || !is(from[0], NODE) || !is(to[0], NODE)) return INVALID_HANDLE;
+  /* Early edges lie between kernels alone. */
+  struct Object *before = from[0], *node = to[0];
+  if (edges[0].from_port != 1 || edges[0].to_port != 0 || edges[0].type != 1 || before->owner != NULL || node->owner != NULL) return INVALID_VALUE;
+  node->early[node->early_count++] = before;
+  return OK;
+}
 R cuGraphAddEventRecordNode(void **node, void *graph, void *const *after, size_t count, void *event) {
   ENTER("cuGraphAddEventRecordNode");
   if (!is(event, EVENT)) return INVALID_HANDLE;
@@ -242,6 +252,7 @@ R cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags
   for (int i = 0; i < graph_node_count; i++) {
     length += (size_t)snprintf(nodes + length, sizeof nodes - length, "%d %s %s after", i, graph_nodes[i]->name, graph_nodes[i]->head);
     for (int a = 0; a < graph_nodes[i]->after_count; a++) length += (size_t)snprintf(nodes + length, sizeof nodes - length, " %d", graph_nodes[i]->after[a]->number);
+    for (int a = 0; a < graph_nodes[i]->early_count; a++) length += (size_t)snprintf(nodes + length, sizeof nodes - length, " early:%d", graph_nodes[i]->early[a]->number);
     length += (size_t)snprintf(nodes + length, sizeof nodes - length, "\n");
   }
   pthread_mutex_unlock(&mutex);

@@ -1,6 +1,15 @@
 // Barriers and simdgroup functions on NVPTX: a simdgroup is a warp, all of whose lanes take part.
 #pragma once
 namespace metal {
+// A kernel may start while the one before it ends. From the wait on, all that earlier ones wrote can be read.
+#ifdef SM_EARLY_START
+SM_INLINE void sm_let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+SM_INLINE void wait_for_earlier_dispatches() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+SM_INLINE void sm_let_next_start() {}
+SM_INLINE void wait_for_earlier_dispatches() {}
+#endif
+
 SM_INLINE void threadgroup_barrier(mem_flags) { __nvvm_bar_sync(0); }
 SM_INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(~0u); }
 
