@@ -3,7 +3,7 @@ import type { Buffer } from "../../ffi/buffer.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
 import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
-import { CANDIDATE_OUTPUTS } from "../../src/engine/forward.ts";
+import { CANDIDATE_OUTPUTS } from "../../src/engine/results.ts";
 import { encodeInput } from "../../src/engine/input.ts";
 import { layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
 import { costOf } from "../../src/schedule/cost.ts";

@@ -9,8 +9,8 @@ export interface PageStore {
   pools: readonly PagePool[];
   /** Copies a whole page within a group's buffer. */
   copyPage(group: number, from: number, to: number): void;
-  /** Tries to free pages that only a cache holds; returns whether it freed any. */
-  evict(): boolean;
+  /** Makes the prefix cache let go of a page. */
+  forget(group: number, page: number): void;
 }
 
 /** Tokens that a sliding group keeps beyond its window, so that a sequence can always go back a little. */
@@ -63,19 +63,13 @@ export class Sequence {
     this.unreserve();
     const { groups, pools } = this.#store;
     const most = groups.map((group) => pagesAtOnce(group, Math.max(length, this.#length), rows));
-    let needed: number[] = [];
-    for (;;) {
-      let g = 0;
-      try {
-        // Afresh each time, since pages that only a cache shared become this sequence's own when the cache gives way.
-        needed = groups.map((group, g) => Math.max(0, most[g] - this.#ownPages(group, g)));
-        for (; g < pools.length; g++) pools[g].reserve(needed[g]);
-      } catch (error) {
-        for (let done = 0; done < g; done++) pools[done].unreserve(needed[done]);
-        if (this.#store.evict()) continue;
-        throw error;
-      }
-      break;
+    const needed = groups.map((group, g) => Math.max(0, most[g] - this.#ownPages(group, g)));
+    let g = 0;
+    try {
+      for (; g < pools.length; g++) pools[g].reserve(needed[g]);
+    } catch (error) {
+      for (let done = 0; done < g; done++) pools[done].unreserve(needed[done]);
+      throw error;
     }
     needed.forEach((count, g) => {
       this.#reserved[g] = count;
@@ -100,9 +94,12 @@ export class Sequence {
     }
   }
 
-  /** Counts `count` prepared and written tokens in, and lets go of pages that no later token can see. */
-  commit(count: number): void {
+  /**
+   * Counts `count` prepared and written tokens in, calls `written`, and lets go of pages that no later token can see.
+   */
+  commit(count: number, written?: () => void): void {
     this.#length += count;
+    written?.();
     this.#store.groups.forEach(({ window }, g) => {
       if (window === null) return;
       const table = this.#tables[g];
@@ -149,6 +146,17 @@ export class Sequence {
     return copy;
   }
 
+  /** Holds the pages of the first `length` tokens of others. For an empty sequence. */
+  share(length: number, tables: readonly PageTable[]): void {
+    if (this.#length !== 0) throw new RangeError("Only an empty sequence can share pages.");
+    tables.forEach(({ first, pages }, g) => {
+      this.#tables[g].first = first;
+      this.#tables[g].pages = Array.from(pages);
+      for (const page of this.#tables[g].pages) this.#store.pools[g].retain(page);
+    });
+    this.#length = length;
+  }
+
   /** Takes fresh pages for `length` tokens whose bytes the caller will write. For an empty sequence. */
   adopt(length: number, first: readonly number[]): void {
     if (this.#length !== 0) throw new RangeError("Only an empty sequence can adopt pages.");
@@ -179,14 +187,15 @@ export class Sequence {
     const table = this.#tables[g];
     const tail = Math.floor(this.#length / PAGE_TOKENS) - table.first; // the page that the next token goes to
     const covered = this.#quota[g] > 0;
-    const isShared = () => tail < table.pages.length && pool.owners(table.pages[tail]) > 1;
-    if (isShared()) this.#makeRoom(g, covered); // it may have been a cache that shared the page
-    if (isShared()) {
-      const copy = this.#allocate(g, covered);
-      this.#store.copyPage(g, table.pages[tail], copy);
-      pool.release(table.pages[tail]);
-      table.pages[tail] = copy;
-      this.#renew(g);
+    if (tail < table.pages.length) {
+      const page = table.pages[tail];
+      if (pool.owners(page) > 1) {
+        this.#replace(g, tail, this.#allocate(g, covered));
+        this.#renew(g);
+      } else if (pool.isKept(page)) {
+        if (pool.hasSpare) this.#replace(g, tail, pool.allocate(false));
+        else this.#store.forget(g, page);
+      }
     }
     const end = Math.ceil((this.#length + count) / PAGE_TOKENS);
     while (table.first + table.pages.length < end) {
@@ -194,19 +203,18 @@ export class Sequence {
     }
   }
 
-  /** Lets caches give way until there is a free page that this sequence may take. */
-  #makeRoom(g: number, covered: boolean): void {
-    const pool = this.#store.pools[g];
-    while ((covered ? pool.free : pool.free - pool.reserved) <= 0 && this.#store.evict());
+  /** Puts a copy in the place of a page. */
+  #replace(g: number, index: number, copy: number): void {
+    const { pages } = this.#tables[g];
+    this.#store.copyPage(g, pages[index], copy);
+    this.#store.pools[g].release(pages[index]);
+    pages[index] = copy;
   }
 
   /** A free page. `covered`: by the reservation, even if its promises are used up. */
   #allocate(g: number, covered: boolean): number {
-    const pool = this.#store.pools[g];
-    this.#makeRoom(g, covered);
     const promised = covered && this.#reserved[g] > 0;
-    if (covered && !promised && pool.free > 0) pool.renew(); // taken again at once
-    const page = pool.allocate(covered);
+    const page = this.#store.pools[g].allocate(covered, promised);
     if (promised) this.#reserved[g]--;
     return page;
   }
@@ -240,6 +248,6 @@ export function pagesAtOnce({ window }: PageGroup, length: number, rows: number)
 }
 
 /** The first page that a token at position `length` sees through `window`. */
-function firstVisiblePage(length: number, window: number): number {
+export function firstVisiblePage(length: number, window: number): number {
   return Math.floor(Math.max(0, length - window + 1) / PAGE_TOKENS);
 }

@@ -1,9 +1,12 @@
 /** The public types: what `load` takes and gives. */
 import type { ContentPart, Message, Tool, ToolCall } from "../chat/messages.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
+import type { MarkbaseError } from "../errors.ts";
 import type { ExplainOptions, Explanation } from "../schedule/explain.ts";
+import type { KvFormat } from "../schedule/groups.ts";
 import type { Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
+import type { SpeculationCounts } from "./speculative.ts";
 
 /** How far long work has come. */
 export interface Progress {
@@ -29,7 +32,12 @@ export interface LoadOptions {
   /** Bytes that weights, KV cache and activations may take together. Default: nine tenths of the device's memory. */
   memory?: number;
   /** Storage of keys and values. Default `f16`. */
-  kvCache?: "f16" | "f32";
+  kvCache?: KvFormat;
+  /**
+   * Folder of the drafter network that was made for the model. Replies are the same with it, and come sooner where it guesses
+   * well. Rejects with `CheckpointError` (`drafter_mismatch`) for a drafter of another model.
+   */
+  drafter?: string | URL;
   /** Folder for what is built or fetched. Default: `MARKBASE_CACHE`, else the platform's cache folder. */
   cache?: string;
   /** Called now and then while loading. */
@@ -64,6 +72,12 @@ export interface CompleteOptions {
   logitBias?: Readonly<Record<number, number>> | ReadonlyMap<number, number>;
   /** Log-probabilities of the generated tokens, and of this many alternatives for each. */
   logprobs?: boolean | number;
+  /**
+   * Drafts of the tokens to come, several of which one forward can check: by the loaded drafter, or without one by looking up how
+   * the text went on before. They change no token, only the time. `true`: as many as pay; 1 to 8: always so many; `false`:
+   * none. Default: `true` with a drafter, else `false`.
+   */
+  speculative?: boolean | number;
   /** Ends the work; calls reject with the signal's reason. */
   signal?: AbortSignal;
 }
@@ -112,6 +126,11 @@ export interface Usage {
   promptTokens: number;
   /** Of these, tokens whose keys and values were in the cache. */
   cachedTokens: number;
+  /**
+   * Why no more of them: `prompt`: the whole prompt was there (its last token is always computed); `unseen`: what follows had
+   * not been computed; `evicted`: it had been, but others needed the room.
+   */
+  cacheEnd?: "prompt" | "unseen" | "evicted";
   /** Generated tokens, the one that ended the reply included. */
   completionTokens: number;
 }
@@ -131,7 +150,7 @@ export interface Receipt {
   /** Precision that the model was loaded with. */
   precision: "exact" | "fast";
   /** Storage of keys and values that the model was loaded with. */
-  kvCache: "f16" | "f32";
+  kvCache: KvFormat;
   /** Seed of the draws. */
   seed: number;
   /** Token ids of the prompt. */
@@ -146,14 +165,21 @@ export interface Reply {
   thinking: string;
   /** Calls of the given tools. */
   toolCalls: ToolCall[];
-  /** The model ended (or a stop text came), `maxTokens`, the context or the cache's end was reached, or the model waits for tool results. */
-  finishReason: "stop" | "length" | "toolCalls";
+  /**
+   * The model ended (or a stop text came); `maxTokens`, the context or the cache's end was reached; the model waits for tool results;
+   * or, in a batch alone, the request failed.
+   */
+  finishReason: "stop" | "length" | "toolCalls" | "error";
+  /** What went wrong; in a batch alone. */
+  error?: MarkbaseError;
   /** Counts of tokens. */
   usage: Usage;
   /** Whatever was ignored, repaired or cut off. */
   warnings: Warning[];
   /** How to get the same reply again. */
   receipt: Receipt;
+  /** How drafts fared, if there were any to be made. */
+  speculation?: SpeculationCounts;
   /** For each generated token, if asked for. */
   logprobs?: GeneratedLogprob[];
 }
@@ -251,7 +277,11 @@ export interface Model extends Disposable, AsyncDisposable {
   stream(messages: readonly Message[], options?: ChatOptions): AsyncGenerator<StreamPart, void, undefined>;
   /** Continues a text as it stands, after the token that begins a sequence. */
   complete(text: string, options?: CompleteOptions): Promise<Reply>;
-  /** Answers many requests; the replies are in their order. `options` hold where a request has none of its own. */
+  /**
+   * Answers many requests at once; the replies are in their order. `options` hold where a request has none of its own. A request
+   * that fails does not disturb the others: its reply has `finishReason: "error"` and the `error`. Rejects for a request that is
+   * none, before any is begun, and when the signal of `options` aborts or the model is disposed.
+   */
   batch(requests: readonly BatchRequest[], options?: ChatOptions): Promise<Reply[]>;
   /** A new, empty timeline. */
   session(): Session;
@@ -280,4 +310,5 @@ export interface Session extends Disposable, AsyncDisposable {
   restore(path: string): Promise<void>;
 }
 
+export type { KvFormat, SpeculationCounts };
 export type { ContentPart, ExplainOptions, Explanation, Message, Tool, ToolCall, Warning };

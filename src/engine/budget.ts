@@ -2,12 +2,12 @@
 import { pagesAtOnce } from "../cache/sequence.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { MemoryLimit } from "../errors.ts";
-import { PAGE_TOKENS, pageBytes, pageGroups } from "../schedule/groups.ts";
+import { type KvFormat, PAGE_TOKENS, pageBytes, pageGroups } from "../schedule/groups.ts";
 
 /** What is known before a load. Bytes unless said otherwise. */
 export interface BudgetRequest {
   config: ModelConfig;
-  kvFormat: "f16" | "f32";
+  kvFormat: KvFormat;
   weightBytes: number;
   activationBytes: number;
   /** tokens; undefined: the model's own length, up to `DEFAULT_CONTEXT` and as memory allows */

@@ -1,27 +1,32 @@
-/** The loop that turns a timeline of tokens into more tokens, one draw at a time. */
+/** The loop that turns a timeline of tokens into more tokens, one forward at a time. */
+import type { ResumeEnd, TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
-import { ContextFull, DeviceError, InvalidArgument, MemoryLimit } from "../errors.ts";
+import { ContextFull, InvalidArgument, MemoryLimit } from "../errors.ts";
 import { Adjustments } from "../sample/adjustments.ts";
-import { rank, sampleCandidates, sampleRow } from "../sample/sampler.ts";
-import type { GeneratedLogprob } from "./api.ts";
-import { CANDIDATE_OUTPUTS, CANDIDATES, type Forward, type Results, type RowRequest } from "./forward.ts";
+import { sampleCandidates } from "../sample/sampler.ts";
+import { candidatesOf, type Draw, drawFrom } from "./draw.ts";
+import type { Forward, RowRequest } from "./forward.ts";
 import type { Settings } from "./options.ts";
+import { CANDIDATE_OUTPUTS, type Results, STATE_OUTPUT } from "./results.ts";
+import { DraftLength, type DraftRequest, lookUp, type SpeculationCounts } from "./speculative.ts";
 
 /** Tokens and the part of them that is in the cache: the first `sequence.length`. */
 export interface Timeline {
   ids: number[];
+  /** what the cache knows the tokens by, where those are not the ids: one for each */ keys?: TokenKey[];
   sequence: Sequence;
   /** the last token was drawn by the model, so it continues as a decode row */ drawn: boolean;
 }
 
-/** One drawn token. */
-export interface Draw {
-  id: number;
-  /** why it is the last one */ end?: "stop" | "maxTokens" | "context" | "memory";
-  /** with "memory": what the cache said */ refusal?: MemoryLimit;
-  logprob?: GeneratedLogprob;
+/** Facts about a generation that come with its first draw. */
+export interface GenerationFacts {
+  /** tokens that were in the cache */ cachedTokens: number;
+  /** why not more; undefined where the timeline had its own cache */ cacheEnd?: ResumeEnd;
+  speculation?: SpeculationCounts;
 }
 
+/** Drafts of one forward at most. */
+export const MOST_DRAFTS = 8;
 /** Tokens reserved at a time for replies that name no `maxTokens`. */
 const USUAL_REPLY = 1024;
 
@@ -31,123 +36,193 @@ export interface GenerationContext {
   contextLength: number;
   vocabularySize: number;
   stops: ReadonlySet<number>;
+  /** a drafter network is there */ hasDrafter: boolean;
 }
 
 /**
  * Draws tokens and adds them to the timeline until one ends it. The caller owns the timeline and must not touch it between
- * draws. Throws `ContextFull`, `MemoryLimit`, the signal's reason, or a `DeviceError`.
+ * draws; `facts` is filled in. Throws `ContextFull`, `MemoryLimit`, the signal's reason, or a `DeviceError`.
  */
 export async function* drawTokens(
   timeline: Timeline,
   settings: Settings,
   context: GenerationContext,
+  facts: GenerationFacts,
 ): AsyncGenerator<Draw, void, undefined> {
   const { forward, contextLength, stops } = context;
-  const { ids, sequence } = timeline;
-  const { signal } = settings;
-  signal?.throwIfAborted();
+  const { ids } = timeline;
+  settings.signal?.throwIfAborted();
   if (ids.length === 0) throw new InvalidArgument("There is no token to continue from. Append at least one.");
   if (ids.length >= contextLength) throw new ContextFull(ids.length + 1, contextLength);
   const most = Math.min(settings.maxTokens, contextLength - ids.length);
   const prompt = ids.length;
+  // From here to the reservation nothing else runs: what is shared is the caller's at once, or refused.
+  if (timeline.sequence.length === 0) {
+    timeline.sequence.dispose();
+    ({ sequence: timeline.sequence, end: facts.cacheEnd } = forward.prefixes.resume(timeline.keys ?? ids));
+  }
+  const { sequence } = timeline;
+  facts.cachedTokens = sequence.length;
   let reserved = prompt; // tokens
   const reserve = () => {
     const step = Number.isFinite(settings.maxTokens) ? most : USUAL_REPLY;
     reserved = Math.min(ids.length + step, prompt + most);
-    sequence.reserve(reserved, forward.chunkRows);
+    sequence.reserve(reserved, Math.max(forward.chunkRows, 1 + MOST_DRAFTS));
   };
   reserve();
 
-  const adjustments = new Adjustments(settings, ids);
-  for (let drawn = 1; drawn <= most; drawn++) {
-    const request: RowRequest = {
-      adjustments: adjustments.list(),
-      temperature: settings.temperature > 0 ? settings.temperature : 1,
-    };
-    const take = (results: Results) =>
-      drawFrom(results, settings, adjustments, ids.length, context.vocabularySize);
-    let draw: Draw | undefined;
-    const pending = ids.slice(sequence.length);
-    if (pending.length === 1 && timeline.drawn) {
-      draw = await forward.decode(sequence, pending[0], request, CANDIDATE_OUTPUTS, signal, take);
-    } else {
-      await forward.prefill(
-        sequence,
-        pending,
-        { outputs: 1, mask: CANDIDATE_OUTPUTS, last: request, signal },
-        (results) => (draw = take(results)),
-      );
-    }
-    const { id, logprob } = draw!;
-    if (drawn === 1) forward.prefixes.keep(ids, sequence);
-    ids.push(id);
-    timeline.drawn = true;
-    adjustments.accept(id);
-    let end: Draw["end"];
-    let refusal: MemoryLimit | undefined;
-    if (!settings.ignoreEos && stops.has(id)) end = "stop";
-    else if (drawn === most) end = drawn >= settings.maxTokens ? "maxTokens" : "context";
-    else if (ids.length === reserved) {
-      try {
-        reserve();
-      } catch (error) {
-        if (!(error instanceof MemoryLimit)) throw error;
-        [end, refusal] = ["memory", error];
+  const steps = new Steps(timeline, settings, context, facts);
+  try {
+    for (let drawn = 0;;) {
+      const room = Math.min(most - drawn, reserved - ids.length) - 1; // for drafts
+      for (const draw of await steps.next(room)) {
+        ids.push(draw.id);
+        timeline.keys?.push(draw.id);
+        timeline.drawn = true;
+        steps.adjustments.accept(draw.id);
+        drawn++;
+        if (!settings.ignoreEos && stops.has(draw.id)) draw.end = "stop";
+        else if (drawn === most) draw.end = drawn >= settings.maxTokens ? "maxTokens" : "context";
+        else if (ids.length === reserved) {
+          try {
+            reserve();
+          } catch (error) {
+            if (!(error instanceof MemoryLimit)) throw error;
+            [draw.end, draw.refusal] = ["memory", error];
+          }
+        }
+        yield draw;
+        if (draw.end !== undefined) return;
       }
     }
-    yield { id, end, refusal, logprob };
-    if (end !== undefined) return;
+  } finally {
+    // Drafts that were right but that nobody wanted any more.
+    if (sequence.length >= ids.length) sequence.truncate(ids.length - 1);
   }
 }
 
-/** Draws from the last output row. `position` is that of the token to be drawn. */
-function drawFrom(
-  results: Results,
-  settings: Settings,
-  adjustments: Adjustments,
-  position: number,
-  vocabularySize: number,
-): Draw {
-  const row = results.rows - 1;
-  const ids = results.ids(row);
-  const values = results.values(row);
-  const [rawLogSumExp, logSumExp] = results.stats(row);
-  if (!Number.isFinite(values[0]) || !Number.isFinite(rawLogSumExp)) {
-    throw new DeviceError(
-      "not_finite",
-      `The logits of position ${position - 1} are not finite (the best is ${values[0]}). ` +
-        `The checkpoint's weights are damaged; convert or download it again.`,
+/** Forwards of one generation. */
+class Steps {
+  readonly adjustments: Adjustments;
+  readonly #timeline: Timeline;
+  readonly #settings: Settings;
+  readonly #context: GenerationContext;
+  readonly #counts: SpeculationCounts | undefined;
+  readonly #lengths: DraftLength;
+  readonly #mask: number;
+  /** before the last token, where a drafter wants it */
+  #state: Float32Array<ArrayBuffer> | undefined;
+
+  constructor(timeline: Timeline, settings: Settings, context: GenerationContext, facts: GenerationFacts) {
+    this.#timeline = timeline;
+    this.#settings = settings;
+    this.#context = context;
+    this.adjustments = new Adjustments(settings, timeline.ids);
+    const { speculative = context.hasDrafter } = settings;
+    const isNetwork = speculative !== false && context.hasDrafter;
+    if (speculative !== false) {
+      const drafter = isNetwork ? "network" : "lookup";
+      facts.speculation = this.#counts = { drafter, drafted: 0, accepted: 0, forwards: 0 };
+    }
+    const fixed = typeof speculative === "number" ? speculative : undefined;
+    this.#lengths = new DraftLength(fixed, Math.min(MOST_DRAFTS, context.forward.decodeRows - 1));
+    this.#mask = CANDIDATE_OUTPUTS | (isNetwork ? STATE_OUTPUT : 0);
+  }
+
+  /** The draws of the next forward: one, and one more for each of up to `room` drafts that were right. */
+  async next(room: number): Promise<Draw[]> {
+    const { ids, keys, sequence, drawn } = this.#timeline;
+    const pending = ids.slice(sequence.length);
+    if (this.#counts) this.#counts.forwards++;
+    if (pending.length === 1 && drawn) return await this.#verify(pending[0], Math.max(0, room));
+    let draws: Draw[] = [];
+    await this.#context.forward.prefill(
+      sequence,
+      pending,
+      {
+        outputs: 1,
+        mask: this.#mask,
+        last: this.#request(this.adjustments),
+        keys: keys ?? ids,
+        signal: this.#settings.signal,
+      },
+      (results) => draws = this.#take(results, [], [this.adjustments]),
     );
+    return draws;
   }
-  let count = CANDIDATES;
-  while (ids[count - 1] === ABSENT || values[count - 1] === -Infinity) count--;
-  const more = count === CANDIDATES;
-  let logits: Float32Array | undefined; // the raw row, where it is needed
-  let id = sampleCandidates({ ids, values, count, more, vocabularySize, logSumExp }, settings, position);
-  if (id === undefined) {
-    logits = results.logits(row);
-    const adjusted = logits.slice();
-    adjustments.apply(adjusted);
-    id = sampleRow(adjusted, settings, position);
-  }
-  if (settings.logprobs === undefined) return { id };
 
-  // Candidates are ranked by adjusted logits; log-probabilities are of the raw ones.
-  const at = ids.indexOf(id);
-  if (adjustments.list() === undefined && at >= 0) {
-    const top = Array.from({ length: Math.min(settings.logprobs, count) }, (_, i) => ({
-      id: ids[i],
-      logprob: values[i] - rawLogSumExp,
-    }));
-    return { id, logprob: { id, logprob: values[at] - rawLogSumExp, top } };
+  async #verify(token: number, room: number): Promise<Draw[]> {
+    const { ids, keys, sequence } = this.#timeline;
+    const { signal } = this.#settings;
+    const wanted = this.#counts ? Math.min(room, this.#lengths.next()) : 0;
+    const draft = this.#counts?.drafter === "network" ? this.#draftRequest(token, wanted) : undefined;
+    const found = this.#counts?.drafter === "lookup" && wanted > 0 ? lookUp(ids, wanted) : [];
+    let drafts: readonly number[] = found;
+    let adjustments: Adjustments[] = [];
+    let draws: Draw[] = [];
+    await this.#context.forward.speculate({
+      sequence,
+      keys: keys ?? ids,
+      mask: this.#mask,
+      signal,
+      rows: 1 + (draft?.count ?? found.length),
+      draft,
+      build: (drafted) => {
+        if (draft) drafts = drafted;
+        adjustments = this.adjustments.ahead(drafts);
+        return { tokens: [token, ...drafts], requests: adjustments.map((each) => this.#request(each)) };
+      },
+      take: (results) => {
+        draws = this.#take(results, drafts, adjustments);
+        return draws.length;
+      },
+    });
+    if (this.#counts) {
+      this.#counts.drafted += drafts.length;
+      this.#counts.accepted += draws.length - 1;
+      this.#lengths.note(drafts.length, draws.length - 1);
+    }
+    return draws;
   }
-  logits ??= results.logits(row);
-  const best = settings.logprobs > 0 ? rank(logits) : { ids: [], count: 0 };
-  const top = Array.from({ length: Math.min(settings.logprobs, best.count) }, (_, i) => ({
-    id: best.ids[i],
-    logprob: logits![best.ids[i]] - rawLogSumExp,
-  }));
-  return { id, logprob: { id, logprob: logits[id] - rawLogSumExp, top } };
+
+  /** Draws from each row as long as the draws are those that the following rows were computed for. */
+  #take(results: Results, drafts: readonly number[], adjustments: readonly Adjustments[]): Draw[] {
+    const { ids } = this.#timeline;
+    const draws: Draw[] = [];
+    for (let row = 0; row < results.rows; row++) {
+      const draw = drawFrom(
+        results,
+        row,
+        this.#settings,
+        adjustments[row],
+        ids.length + row,
+        this.#context.vocabularySize,
+      );
+      draws.push(draw);
+      if (draw.id !== drafts[row] || (!this.#settings.ignoreEos && this.#context.stops.has(draw.id))) break;
+    }
+    if (this.#mask & STATE_OUTPUT) this.#state = results.state(draws.length - 1);
+    return draws;
+  }
+
+  #draftRequest(token: number, count: number): DraftRequest | undefined {
+    if (count === 0 || this.#state === undefined) return undefined;
+    const { ids } = this.#timeline;
+    return {
+      token,
+      state: this.#state,
+      count,
+      request: this.#request(this.adjustments),
+      choose: (row, step) => {
+        const candidates = candidatesOf(row, this.#context.vocabularySize);
+        if (candidates.count === 0) return undefined;
+        return sampleCandidates(candidates, this.#settings, ids.length + step) ?? candidates.ids[0];
+      },
+    };
+  }
+
+  #request(adjustments: Adjustments): RowRequest {
+    const { temperature } = this.#settings;
+    return { adjustments: adjustments.list(), temperature: temperature > 0 ? temperature : 1 };
+  }
 }
-
-const ABSENT = 0xffffffff;

@@ -11,7 +11,7 @@ import { InvalidArgument, MemoryLimit, TokenizerError } from "../errors.ts";
 import { sourcePath } from "../hub/source.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
-import { pageBytes, pageGroups } from "../schedule/groups.ts";
+import { type KvFormat, pageBytes, pageGroups } from "../schedule/groups.ts";
 import type { Limits } from "../schedule/plan.ts";
 import { firstWeightBuffer, textPlan, type TextPlanOptions } from "../schedule/text.ts";
 import { unplacedPlan } from "../schedule/unplaced.ts";
@@ -21,6 +21,7 @@ import type { Warning } from "../warning.ts";
 import { pagesAtOnce } from "../cache/sequence.ts";
 import type { LoadOptions, Model } from "./api.ts";
 import { type Budget, DEFAULT_CONTEXT, planBudget } from "./budget.ts";
+import { Drafter } from "./drafter.ts";
 import { type CompiledPlan, Forward } from "./forward.ts";
 import { LoadedModel } from "./model.ts";
 import { openDevice } from "./open_device.ts";
@@ -35,13 +36,15 @@ export interface Internals {
   /** false: the elementary schedule */ fuse?: boolean;
   /** false: no two activations share bytes */ reuse?: boolean;
   /** look for NaN and Inf after each op */ checkFinite?: boolean;
-  /** snapshots in the prefix cache */ keptPrefixes?: number;
+  /** pages of each group that the prefix cache keeps at most; 0 keeps none */ keptPrefixes?: number;
   /** pages of each group, whatever the budget says */ kvPages?: number;
 }
 
 /** Rows of one prefill chunk at most. */
 const CHUNK_ROWS = 512;
-/** Bytes that the logits of one chunk may take. */
+/** Prompts that share one forward with decode rows at most. */
+const PROMPTS = 16;
+/** Bytes that the logits of one forward may take. */
 const LOGITS_BYTES = 32 * 2 ** 20;
 /** Seconds that one chunk may take on a GPU, whose watchdog ends long command buffers; runs of a CPU can be cancelled. */
 const CHUNK_SECONDS = 0.25;
@@ -49,7 +52,6 @@ const LEAST_GPU_ROWS = 16;
 const LEAST_CPU_ROWS = 256;
 /** Share of the device's memory that a model may take unless told otherwise. */
 const MEMORY_SHARE = 0.9;
-const KEPT_PREFIXES = 16;
 /** A device's own scratch is known only after it compiled the plans; until then, as much as the arena and at least this. */
 const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
 
@@ -83,6 +85,10 @@ export async function loadWith(
     signal,
     onProgress: report && ((completed, total) => report({ stage: "download", completed, total })),
   });
+  const drafterFolder = options.drafter === undefined ? undefined : await sourcePath(options.drafter, {
+    cache: options.cache,
+    signal,
+  });
   const checkpoint = await openCheckpoint(folder);
   const weights = checkpoint.weights();
   await checkpoint.checkFinite();
@@ -108,6 +114,7 @@ export async function loadWith(
     fuse: internals.fuse,
     reuse: internals.reuse,
     checkFinite: internals.checkFinite,
+    withState: drafterFolder !== undefined,
   };
   const build = (
     variant: "prefill" | "decode",
@@ -117,10 +124,10 @@ export async function loadWith(
   ) => textPlan(config, weights, layout, { ...common, variant, limits, kvPages, ...extra });
 
   // The arena does not depend on the number of pages, so it is known before the budget is divided.
-  const outRows = Math.max(
-    1,
-    Math.min(chunkRows, Math.max(16, Math.floor(LOGITS_BYTES / (config.vocabularySize * 4)))),
-  );
+  const logitRows = Math.floor(LOGITS_BYTES / (config.vocabularySize * 4)) - DECODE_ROWS;
+  const outRows = Math.max(1, Math.min(chunkRows, Math.max(16, logitRows)));
+  const mixed = (pages: number) =>
+    limits(chunkRows + DECODE_ROWS, outRows + DECODE_ROWS, DECODE_ROWS + PROMPTS, pages);
   const limits = (rows: number, out: number, sequences: number, pages: number): Limits => ({
     rows,
     out_rows: out,
@@ -129,7 +136,7 @@ export async function loadWith(
   });
   const groups = pageGroups(config);
   const arenaBytes = Math.max(
-    build("prefill", limits(chunkRows, outRows, 1, 1), groups.map(() => 1)).buffers[0].bytes,
+    build("prefill", mixed(1), groups.map(() => 1)).buffers[0].bytes,
     build("decode", limits(DECODE_ROWS, DECODE_ROWS, DECODE_ROWS, 1), groups.map(() => 1)).buffers[0].bytes,
   );
   const memory = settings.memory ?? Math.floor(info.memoryBytes * MEMORY_SHARE);
@@ -163,7 +170,7 @@ export async function loadWith(
   };
   const progress = (completed: number) => options.onProgress?.({ stage: "compile", completed, total: 2 });
   progress(0);
-  const prefill = await compile("prefill", limits(chunkRows, outRows, 1, entries));
+  const prefill = await compile("prefill", mixed((DECODE_ROWS + PROMPTS) * entries));
   stack.use(prefill.pass);
   progress(1);
   const decode = await compile(
@@ -200,7 +207,20 @@ export async function loadWith(
     chunkRows,
     chunkSeconds: CHUNK_SECONDS,
     leastChunkRows: Math.min(chunkRows, isCpu ? LEAST_CPU_ROWS : LEAST_GPU_ROWS),
-  }, internals.keptPrefixes ?? KEPT_PREFIXES);
+  }, internals.keptPrefixes);
+  let drafter: Drafter | undefined;
+  if (drafterFolder !== undefined) {
+    drafter = stack.use(
+      await Drafter.open(drafterFolder, { config, weights, shared: forward.shared }, {
+        rows: DECODE_ROWS,
+        pages: DECODE_ROWS * entries,
+        fuse: internals.fuse,
+        checkFinite: internals.checkFinite,
+        signal,
+      }),
+    );
+    forward.drafter = drafter;
+  }
   stack.move(); // the model owns all of it now
   return new LoadedModel({
     config,
@@ -219,6 +239,7 @@ export async function loadWith(
     mappedBytes,
     copiedBytes: layout.copiedBytes,
     arenaBytes,
+    drafter,
   });
 }
 
@@ -233,7 +254,7 @@ export async function explain(source: string | URL, options: ExplainOptions = {}
 interface LoadSettings {
   device: "auto" | DeviceKind;
   precision: "exact" | "fast";
-  kvCache: "f16" | "f32";
+  kvCache: KvFormat;
   contextLength: number | undefined;
   memory: number | undefined;
   signal: AbortSignal | undefined;
@@ -294,7 +315,7 @@ async function openText(
 function variantsNeeded(
   config: ModelConfig,
   weights: TextWeights,
-  kvFormat: "f16" | "f32",
+  kvFormat: KvFormat,
   fuse: boolean | undefined,
 ): Set<string> {
   const ops = (["prefill", "decode"] as const).flatMap((variant) =>

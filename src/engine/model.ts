@@ -1,4 +1,5 @@
 /** A loaded model: the public calls, each on a timeline of its own. */
+import type { KvFormat } from "../schedule/groups.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Message } from "../chat/messages.ts";
 import type { ChatTemplate, RenderedChat } from "../chat/template.ts";
@@ -30,8 +31,11 @@ import type {
   Session,
   StreamPart,
 } from "./api.ts";
-import { type Forward, LOGITS_OUTPUT } from "./forward.ts";
-import { type Draw, drawTokens, type GenerationContext, type Timeline } from "./generation.ts";
+import { answerAll } from "./batch.ts";
+import type { Draw } from "./draw.ts";
+import type { Drafter } from "./drafter.ts";
+import type { Forward } from "./forward.ts";
+import { drawTokens, type GenerationContext, type GenerationFacts, type Timeline } from "./generation.ts";
 import {
   CHAT_OPTIONS,
   checkNames,
@@ -45,6 +49,7 @@ import {
   signalOf,
   tokenIds,
 } from "./options.ts";
+import { LOGITS_OUTPUT } from "./results.ts";
 import { chatReader, collect, replyParts, textReader } from "./reply.ts";
 import { TimelineSession } from "./session.ts";
 import { StopText } from "./stop_text.ts";
@@ -60,7 +65,7 @@ export interface ModelParts {
   /** for messages */ source: string;
   contextLength: number;
   precision: "exact" | "fast";
-  kvFormat: "f16" | "f32";
+  kvFormat: KvFormat;
   stops: ReadonlySet<number>;
   warnings: Warning[];
   /** see `weightsFingerprint` */ fingerprint: string;
@@ -68,10 +73,8 @@ export interface ModelParts {
   mappedBytes: number;
   copiedBytes: number;
   /** bytes of the arenas */ arenaBytes: number;
+  /** the drafter network, which the forward owns */ drafter: Drafter | undefined;
 }
-
-/** Requests of a batch that run at the same time. */
-const BATCH_WIDTH = 8;
 
 /** The `Model` of `api.ts`. */
 export class LoadedModel implements Model {
@@ -182,24 +185,9 @@ export class LoadedModel implements Model {
   }
 
   async batch(requests: readonly BatchRequest[], options: ChatOptions = {}): Promise<Reply[]> {
+    this.check();
     checkNames(options, CHAT_OPTIONS);
-    if (!Array.isArray(requests)) throw new InvalidArgument("The requests of a batch must be a list.");
-    const replies = new Array<Reply>(requests.length);
-    const failures: unknown[] = [];
-    let next = 0;
-    const work = async () => {
-      while (next < requests.length && failures.length === 0) {
-        const index = next++;
-        try {
-          replies[index] = await this.#answer(requests[index], options, index);
-        } catch (error) {
-          failures.push(error);
-        }
-      }
-    };
-    await Promise.all(Array.from({ length: Math.min(BATCH_WIDTH, requests.length) }, work));
-    if (failures.length > 0) throw failures[0];
-    return replies;
+    return await answerAll(this, requests, options, this.#receipt(options.seed ?? 0, []));
   }
 
   session(): Session {
@@ -318,72 +306,59 @@ export class LoadedModel implements Model {
     reader: ReturnType<typeof chatReader>,
     warnings: readonly Warning[],
   ): AsyncGenerator<StreamPart, void, undefined> {
-    const { fingerprint, device, precision, kvFormat, contextLength } = this.#parts;
+    const { contextLength } = this.#parts;
     if (prompt.length >= contextLength) throw new ContextFull(prompt.length + 1, contextLength);
-    const receipt: Receipt = {
+    const generation: GenerationFacts = { cachedTokens: 0 };
+    const draws = this.#draws(this.#timeline(prompt), settings, true, generation);
+    yield* replyParts(draws, reader, settings.stop, {
+      promptTokens: prompt.length,
+      generation,
+      warnings: [...this.warnings, ...warnings],
+      receipt: this.#receipt(settings.seed, prompt),
+      contextLength,
+    });
+  }
+
+  #receipt(seed: number, promptIds: readonly number[]): Receipt {
+    const { fingerprint, device, precision, kvFormat } = this.#parts;
+    return {
       weights: fingerprint,
       library: device.library.sha256,
       device: device.kind,
       precision,
       kvCache: kvFormat,
-      seed: settings.seed,
-      promptIds: [...prompt],
+      seed,
+      promptIds: [...promptIds],
     };
-    const timeline = this.#timeline(prompt);
-    yield* replyParts(this.#draws(timeline, settings, true), reader, settings.stop, {
-      promptTokens: prompt.length,
-      cachedTokens: timeline.sequence.length,
-      warnings: [...this.warnings, ...warnings],
-      receipt,
-      contextLength,
-    });
   }
 
   async *#draws(
     timeline: Timeline,
     settings: Settings,
     owned: boolean,
+    facts: GenerationFacts = { cachedTokens: 0 },
   ): AsyncGenerator<Draw, void, undefined> {
-    const { forward, contextLength, config, stops } = this.#parts;
+    const { forward, contextLength, config, stops, drafter } = this.#parts;
     const context: GenerationContext = {
       forward,
       contextLength,
       vocabularySize: config.vocabularySize,
       stops,
+      hasDrafter: drafter !== undefined,
     };
     try {
-      yield* drawTokens(timeline, settings, context);
+      yield* drawTokens(timeline, settings, context, facts);
     } finally {
-      timeline.sequence.unreserve();
-      if (owned) {
-        if (!this.#disposed) forward.prefixes.keep(timeline.ids, timeline.sequence);
-        timeline.sequence.dispose();
-      }
+      const { ids, keys, sequence } = timeline;
+      sequence.unreserve();
+      if (!this.#disposed) forward.prefixes.keep(keys ?? ids, sequence, true);
+      if (owned) sequence.dispose();
     }
   }
 
-  async #answer(request: BatchRequest, common: ChatOptions, index: number): Promise<Reply> {
-    if (Array.isArray(request)) return await this.chat(request, common);
-    if (typeof request === "object" && request !== null) {
-      if ("messages" in request) {
-        const { messages, ...own } = request;
-        return await this.chat(messages, { ...common, ...own });
-      }
-      if ("prompt" in request) {
-        const { prompt, ...own } = request;
-        const { tools: _tools, thinking: _thinking, ...rest } = common;
-        return await this.complete(prompt, { ...rest, ...own });
-      }
-    }
-    throw new InvalidArgument(
-      `Request ${index} is neither a list of messages nor an object with messages or prompt.`,
-    );
-  }
-
-  /** A timeline of prompt tokens that starts with what the prefix cache has of them. */
+  /** A timeline of prompt tokens; it resumes from the prefix cache when it begins. */
   #timeline(ids: number[]): Timeline {
-    const { forward } = this.#parts;
-    return { ids, sequence: forward.prefixes.find(ids) ?? forward.sequence(), drawn: false };
+    return { ids, sequence: this.#parts.forward.sequence(), drawn: false };
   }
 
   /** Checked prompt ids. */

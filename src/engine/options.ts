@@ -28,6 +28,7 @@ export const COMPLETE_OPTIONS: readonly string[] = [
   "stop",
   "logitBias",
   "logprobs",
+  "speculative",
   "signal",
 ];
 /** Names of `GenerateOptions`. */
@@ -43,6 +44,7 @@ export const LOAD_OPTIONS: readonly string[] = [
   "contextLength",
   "memory",
   "kvCache",
+  "drafter",
   "cache",
   "onProgress",
   "signal",
@@ -54,6 +56,8 @@ export interface Settings extends SamplingOptions, PenaltyOptions {
   stop: readonly string[];
   /** alternatives by token; undefined: no log-probabilities */ logprobs: number | undefined;
   ignoreEos: boolean;
+  /** drafts of each forward, true: as many as pay; undefined: true where there is a drafter */
+  speculative: boolean | number | undefined;
   signal: AbortSignal | undefined;
 }
 
@@ -85,6 +89,7 @@ export function settingsOf(
     logitBias: biases(options.logitBias, vocabularySize),
     logprobs: alternatives(options.logprobs),
     ignoreEos: flag("ignoreEos", options.ignoreEos) ?? false,
+    speculative: drafts(options.speculative),
     signal: signalOf(options.signal),
   };
 }
@@ -187,6 +192,10 @@ function biases(value: unknown, vocabularySize: number): ReadonlyMap<number, num
     checked.set(id as number, number(`logitBias of token ${id}`, add, -1e6, 1e6) ?? 0);
   }
   return checked;
+}
+
+function drafts(value: unknown): boolean | number | undefined {
+  return typeof value === "boolean" ? value : integer("speculative", value, 1, 8);
 }
 
 function alternatives(value: unknown): number | undefined {

@@ -4,13 +4,14 @@ import { ReplyParser } from "../chat/reply.ts";
 import type { Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
 import type { GeneratedLogprob, Receipt, Reply, StreamPart } from "./api.ts";
-import type { Draw } from "./generation.ts";
+import type { Draw } from "./draw.ts";
+import type { GenerationFacts } from "./generation.ts";
 import { StopText } from "./stop_text.ts";
 
 /** What a reply reports beside its content. */
 export interface ReplyFacts {
   promptTokens: number;
-  cachedTokens: number;
+  /** filled in by the first draw */ generation: GenerationFacts;
   /** from rendering and loading */ warnings: readonly Warning[];
   receipt: Receipt;
   /** tokens of one sequence at most */ contextLength: number;
@@ -102,16 +103,17 @@ export async function* replyParts(
         `The reply was cut off. ${refusal.message} With maxTokens its cache is reserved before it begins.`,
     });
   }
-  const { promptTokens, cachedTokens, receipt } = facts;
+  const { promptTokens, generation: { cachedTokens, cacheEnd, speculation }, receipt } = facts;
   const finishReason = !stopped && end !== "stop" ? "length" : toolCalls.length > 0 ? "toolCalls" : "stop";
   const reply: Reply = {
     text,
     thinking,
     toolCalls,
     finishReason,
-    usage: { promptTokens, cachedTokens, completionTokens },
+    usage: { promptTokens, cachedTokens, ...(cacheEnd ? { cacheEnd } : {}), completionTokens },
     warnings,
     receipt,
+    ...(speculation ? { speculation } : {}),
     ...(logprobs.length > 0 ? { logprobs } : {}),
   };
   yield { type: "done", reply, finishReason };

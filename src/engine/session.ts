@@ -148,8 +148,7 @@ export class TimelineSession implements Session {
       if (sequence.canTruncate(shared)) sequence.truncate(shared);
       else {
         sequence.dispose();
-        const { forward } = this.#model.engine;
-        sequence = forward.prefixes.find(ids) ?? forward.sequence();
+        sequence = this.#model.engine.forward.sequence(); // which resumes from the prefix cache
       }
     }
     this.#timeline = { ids, sequence, drawn: false };

@@ -6,7 +6,7 @@ import { createHash } from "node:crypto";
 import { requirePermission } from "../../ffi/permissions.ts";
 import type { Sequence } from "../cache/sequence.ts";
 import { ContextFull, MarkbaseError, SessionError } from "../errors.ts";
-import { PAGE_TOKENS, pageBytes } from "../schedule/groups.ts";
+import { type KvFormat, PAGE_TOKENS, pageBytes } from "../schedule/groups.ts";
 import type { ModelParts } from "./model.ts";
 
 /** What a file holds beside the pages. */
@@ -19,7 +19,7 @@ export interface SessionState {
 interface Header extends SessionState {
   version: 1;
   /** fingerprint of the weights */ weights: string;
-  kvFormat: "f16" | "f32";
+  kvFormat: KvFormat;
   /** tokens whose keys and values are stored */ length: number;
   /** first page index and number of pages of each group */ groups: { first: number; pages: number }[];
 }

@@ -40,6 +40,28 @@ export class Adjustments {
     return this.#sorted ??= [...this.#entries.values()].sort((a, b) => a.id - b.id);
   }
 
+  /** The changes after none, one … all of `tokens`, should they be generated; these are not counted in. */
+  ahead(tokens: readonly number[]): Adjustments[] {
+    const all: Adjustments[] = [this];
+    for (const token of tokens) {
+      if (!this.#penalises) {
+        all.push(this);
+        continue;
+      }
+      const next = all.at(-1)!.#copy();
+      next.accept(token);
+      all.push(next);
+    }
+    return all;
+  }
+
+  #copy(): Adjustments {
+    const copy = new Adjustments(this.#options, []);
+    for (const [id, count] of this.#counts) copy.#counts.set(id, count);
+    for (const [id, entry] of this.#entries) copy.#entries.set(id, { ...entry });
+    return copy;
+  }
+
   /** The same changes applied to a whole row in place, in the device's f32 arithmetic. */
   apply(logits: Float32Array): void {
     for (const { id, multiply, add } of this.#entries.values()) {

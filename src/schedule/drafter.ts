@@ -11,7 +11,7 @@ import type { TextWeights } from "../checkpoint/weights.ts";
 import { CheckpointError } from "../errors.ts";
 import { elementaryLayer } from "./elementary.ts";
 import { fusedLayer } from "./fused.ts";
-import { pageGroups } from "./groups.ts";
+import { type KvFormat, pageGroups } from "./groups.ts";
 import type { KvLayer } from "./ops.ts";
 import { type Limits, type Plan, PlanBuilder } from "./plan.ts";
 import { addCandidates, addFinalNorm, addPages, type LayerContext, type Stream } from "./text.ts";
@@ -20,7 +20,7 @@ import type { Dim, Tensor } from "./tensor.ts";
 /** What the plan is for. */
 export interface DrafterPlanOptions {
   limits: Limits;
-  /** of the target's pages */ kvFormat: "f16" | "f32";
+  /** of the target's pages */ kvFormat: KvFormat;
   /** pages of each of the target's groups */ kvPages: readonly number[];
   exact: boolean;
   /** false: the smallest ops, for tests */ fuse?: boolean;

@@ -4,7 +4,7 @@ import type { TextWeights } from "../checkpoint/weights.ts";
 import { InvalidArgument } from "../errors.ts";
 import { costOf, type OpCost, storedBytes } from "./cost.ts";
 import { DECODE_ROWS } from "./dispatches.ts";
-import { pageBytes, pageGroups } from "./groups.ts";
+import { type KvFormat, pageBytes, pageGroups } from "./groups.ts";
 import { type Machine, machineNamed, MACHINES, secondsOn } from "./machines.ts";
 import type { Op } from "./ops.ts";
 import { phantomWeights } from "./phantom.ts";
@@ -89,7 +89,7 @@ export function explainPlan(
   config: ModelConfig,
   options: ExplainOptions = {},
   weights: TextWeights = phantomWeights(config),
-  kvFormat: "f16" | "f32" = "f16",
+  kvFormat: KvFormat = "f16",
 ): Explanation {
   const machine = machineOf(options.device ?? "cpu");
   const rows = wholeNumber("rows", options.rows ?? 1, 1, 1 << 20);

@@ -1,6 +1,9 @@
 /** Page groups: the KV-owning layers that share one page shape and one window, and so one page table per sequence. */
 import type { ModelConfig } from "../checkpoint/config.ts";
 
+/** How keys and values are stored. */
+export type KvFormat = "f16" | "f32";
+
 /** Tokens in one KV page. */
 export const PAGE_TOKENS = 32;
 
@@ -36,6 +39,6 @@ export function pageGroups(config: ModelConfig): PageGroup[] {
 }
 
 /** Bytes of one page of a group. */
-export function pageBytes(group: PageGroup, format: "f16" | "f32"): number {
+export function pageBytes(group: PageGroup, format: KvFormat): number {
   return 2 * group.layers.length * group.kvHeads * PAGE_TOKENS * group.headDim * (format === "f16" ? 2 : 4);
 }

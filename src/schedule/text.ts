@@ -9,7 +9,7 @@ import type { LayerWeights, TextWeights } from "../checkpoint/weights.ts";
 import { MarkbaseError } from "../errors.ts";
 import { elementaryLayer } from "./elementary.ts";
 import { fusedLayer } from "./fused.ts";
-import { PAGE_TOKENS, pageBytes, type PageGroup, pageGroups } from "./groups.ts";
+import { type KvFormat, PAGE_TOKENS, pageBytes, type PageGroup, pageGroups } from "./groups.ts";
 import type { KvLayer } from "./ops.ts";
 import { type Limits, type Plan, PlanBuilder } from "./plan.ts";
 import type { Dim, Tensor } from "./tensor.ts";
@@ -30,7 +30,7 @@ export interface TextPlanOptions {
   variant: "prefill" | "decode";
   limits: Limits;
   /** Number format of the KV cache. */
-  kvFormat: "f16" | "f32";
+  kvFormat: KvFormat;
   /** Pages that each group's buffer holds. */
   kvPages: readonly number[];
   /** f32 arithmetic in one fixed order. */
@@ -189,7 +189,7 @@ export function textPlan(
 export function addPages(
   builder: PlanBuilder,
   groups: readonly PageGroup[],
-  kvFormat: "f16" | "f32",
+  kvFormat: KvFormat,
   kvPages: readonly number[],
 ): Tensor[] {
   return groups.map((group, g) => ({

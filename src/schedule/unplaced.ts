@@ -2,7 +2,7 @@
 import type { ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { firstWeightBuffer, type TextPlan, textPlan } from "./text.ts";
-import { pageGroups } from "./groups.ts";
+import { type KvFormat, pageGroups } from "./groups.ts";
 import type { Tensor } from "./tensor.ts";
 import { planTensor } from "./weight.ts";
 
@@ -10,7 +10,7 @@ import { planTensor } from "./weight.ts";
 export interface UnplacedOptions {
   variant: "prefill" | "decode";
   /** tokens in the forward at most */ rows: number;
-  kvFormat: "f16" | "f32";
+  kvFormat: KvFormat;
   /** false: the smallest ops */ fuse?: boolean;
 }
 

@@ -35,3 +35,30 @@ Deno.test("releasing a free page is a programming error", () => {
   const pool = new PagePool("full", 1, 1);
   assertThrows(() => pool.release(0), RangeError);
 });
+
+Deno.test("a page that only the cache keeps counts as available and is evicted when one is needed", () => {
+  const pool = new PagePool("full", 2, 1);
+  const [a, b] = [pool.allocate(false), pool.allocate(false)];
+  pool.keep(a);
+  pool.release(a);
+  assertEquals([pool.free, pool.available], [0, 1]);
+  pool.evict = () => (pool.unkeep(a), true);
+  pool.reserve(1);
+  assertThrows(() => pool.allocate(false), MemoryLimit);
+  assertEquals(pool.allocate(true), a);
+  pool.release(b);
+  assertThrows(() => pool.keep(b), RangeError);
+  assertEquals(pool.free, 1);
+});
+
+Deno.test("a kept page that a sequence takes again is no longer available", () => {
+  const pool = new PagePool("full", 2, 1);
+  const page = pool.allocate(false);
+  pool.keep(page);
+  pool.release(page);
+  pool.retain(page);
+  assertEquals([pool.available, pool.owners(page)], [1, 1]);
+  pool.unkeep(page);
+  pool.release(page);
+  assertEquals([pool.free, pool.available], [2, 2]);
+});

@@ -47,7 +47,7 @@ for (const [name, values] of WRONG) {
 
 Deno.test("an option that a call does not know throws UnknownOption, whatever its value", async () => {
   await assertRejects(() => load(TINY, { contextlength: 5 } as never), UnknownOption, "contextlength");
-  await assertRejects(() => load(TINY, { drafter: "x" } as never), UnknownOption, "drafter");
+  await assertRejects(() => load(TINY, { lora: "x" } as never), UnknownOption, "lora");
   await using model = await load(TINY);
   const messages = [{ role: "user" as const, content: "Hi" }];
   const unknown = { responseFormat: undefined } as never;
@@ -58,7 +58,7 @@ Deno.test("an option that a call does not know throws UnknownOption, whatever it
   await assertRejects(() => model.generate([2], { thinking: true } as never).next(), UnknownOption);
   await assertRejects(() => model.logits([2], { first: 1 } as never), UnknownOption);
   await assertRejects(() => model.hidden([2], { last: 1 } as never), UnknownOption);
-  await assertRejects(() => model.batch([], { speculative: true } as never), UnknownOption);
+  await assertRejects(() => model.batch([], { speculation: true } as never), UnknownOption);
   assertThrows(() => model.explain({ chip: "M1" } as never), UnknownOption);
   assertThrows(() => model.renderChat(messages, { thinkin: true } as never), UnknownOption);
   using session = model.session();

@@ -1,14 +1,14 @@
 /** Replies from scripted tokens: what ends them, and what becomes of their text. */
 import { assert, assertEquals } from "@std/assert";
 import { load, loadTokenizer, type Reply, type StreamPart } from "../../mod.ts";
-import type { Draw } from "../../src/engine/generation.ts";
+import type { Draw } from "../../src/engine/draw.ts";
 import { chatReader, replyParts, textReader } from "../../src/engine/reply.ts";
 import { TINY } from "../support/models.ts";
 
 const tokenizer = await loadTokenizer(TINY);
 const FACTS = {
   promptTokens: 3,
-  cachedTokens: 0,
+  generation: { cachedTokens: 0 },
   warnings: [],
   receipt: {
     weights: "",

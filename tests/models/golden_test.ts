@@ -1,7 +1,7 @@
 /** Whole models on the CPU device in exact mode with an f32 cache, against the golden values of a reference. */
 import { assert, assertEquals } from "@std/assert";
 import { type Internals, loadWith } from "../../src/engine/load.ts";
-import { LOGITS_OUTPUT } from "../../src/engine/forward.ts";
+import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
 import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
 

@@ -1,0 +1,95 @@
+/** Many requests at once: as many run together as fit, and one that fails leaves the others alone. */
+import { Disposed, InvalidArgument, MarkbaseError, MemoryLimit } from "../errors.ts";
+import { DECODE_ROWS } from "../schedule/dispatches.ts";
+import type { BatchRequest, ChatOptions, Model, Receipt, Reply } from "./api.ts";
+import { signalOf } from "./options.ts";
+
+/** A request that was checked. */
+type Call = (model: Model) => Promise<Reply>;
+
+/** See `Model.batch`; `receipt` is that of replies that failed. */
+export async function answerAll(
+  model: Model,
+  requests: readonly BatchRequest[],
+  options: ChatOptions,
+  receipt: Receipt,
+): Promise<Reply[]> {
+  if (!Array.isArray(requests)) throw new InvalidArgument("The requests of a batch must be a list.");
+  const signal = signalOf(options.signal);
+  const calls = requests.map((request, index) => callOf(request, options, index));
+  const replies = new Array<Reply>(calls.length);
+  let fatal: { error: unknown } | undefined;
+  let next = 0;
+  const queue = new Admission();
+  const work = async () => {
+    while (next < calls.length && fatal === undefined) {
+      const index = next++;
+      try {
+        replies[index] = await queue.admit(() => calls[index](model));
+      } catch (error) {
+        if (signal?.aborted || error instanceof Disposed || !(error instanceof MarkbaseError)) {
+          fatal ??= { error };
+        } else {
+          replies[index] = failed(error, receipt);
+        }
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(DECODE_ROWS, calls.length) }, work));
+  if (fatal) throw fatal.error;
+  return replies;
+}
+
+/** Lets requests that do not fit wait for others to end, rather than fail. */
+export class Admission {
+  #running = 0;
+  #waiting: (() => void)[] = [];
+
+  /** Runs `call`; after a `MemoryLimit` again once another call has ended, as long as there are others. */
+  async admit<T>(call: () => Promise<T>): Promise<T> {
+    for (;;) {
+      this.#running++;
+      try {
+        return await call();
+      } catch (error) {
+        if (!(error instanceof MemoryLimit) || this.#running === 1) throw error;
+      } finally {
+        this.#running--;
+        // Those that wait try again, or learn that they are alone.
+        for (const wake of this.#waiting.splice(0)) wake();
+      }
+      await new Promise<void>((resolve) => this.#running === 0 ? resolve() : this.#waiting.push(resolve));
+    }
+  }
+}
+
+function callOf(request: BatchRequest, common: ChatOptions, index: number): Call {
+  if (Array.isArray(request)) return (model) => model.chat(request, common);
+  if (typeof request === "object" && request !== null) {
+    if ("messages" in request) {
+      const { messages, ...own } = request;
+      return (model) => model.chat(messages, { ...common, ...own });
+    }
+    if ("prompt" in request) {
+      const { prompt, ...own } = request;
+      const { tools: _tools, thinking: _thinking, ...rest } = common;
+      return (model) => model.complete(prompt, { ...rest, ...own });
+    }
+  }
+  throw new InvalidArgument(
+    `Request ${index} is neither a list of messages nor an object with messages or prompt.`,
+  );
+}
+
+function failed(error: MarkbaseError, receipt: Receipt): Reply {
+  return {
+    text: "",
+    thinking: "",
+    toolCalls: [],
+    finishReason: "error",
+    error,
+    usage: { promptTokens: 0, cachedTokens: 0, completionTokens: 0 },
+    warnings: [],
+    receipt,
+  };
+}

@@ -1,0 +1,380 @@
+/**
+ * Continuous batching: whoever wants tokens computed asks here, and each forward takes what is waiting then: decode rows of
+ * any sequences in the order in which they were asked for, and chunks of prompts in turn. Sequences join and leave at any
+ * forward. Nothing here changes a bit of any result; it only decides when rows run.
+ */
+import type { TokenKey } from "../cache/prefix.ts";
+import type { Sequence } from "../cache/sequence.ts";
+import { DeviceError } from "../errors.ts";
+import { PAGE_TOKENS } from "../schedule/groups.ts";
+import type { Drafter } from "./drafter.ts";
+import type { Forward, Part, PrefillOptions, RowRequest } from "./forward.ts";
+import type { Pace } from "./pace.ts";
+import type { Results } from "./results.ts";
+import { type DraftRequest, draftTokens } from "./speculative.ts";
+
+/** Decode rows of one sequence: a token that was drawn, and drafts of those after it. */
+export interface DecodeWork {
+  sequence: Sequence;
+  /** of the whole timeline, stored tokens included; the prefix cache keeps its pages */ keys?:
+    readonly TokenKey[];
+  mask: number;
+  signal: AbortSignal | undefined;
+  /** at most */ rows: number;
+  /** asks the drafter network for drafts */ draft?: DraftRequest;
+  /** tokens, the drawn one first, and what each row asks for */
+  build(drafts: readonly number[]): { tokens: readonly number[]; requests: readonly RowRequest[] };
+  /** looks at the results and says how many of the tokens stay in the sequence */ take(
+    results: Results,
+  ): number;
+}
+
+/** Sizes of a forward. */
+export interface SchedulerLimits {
+  /** decode rows at most */ decodeRows: number;
+  /** output rows of a forward with prompts at most */ outRows: number;
+  /** sequences at most */ sequences: number;
+}
+
+/** Something that waits. */
+interface Waiting {
+  signal: AbortSignal | undefined;
+  resolve(): void;
+  reject(reason: unknown): void;
+  /** removes the listener */ release(): void;
+}
+
+interface WaitingDecode extends Waiting {
+  work: DecodeWork;
+}
+
+interface WaitingPrompt extends Waiting {
+  sequence: Sequence;
+  ids: readonly number[];
+  /** tokens that were computed */ start: number;
+  options: PrefillOptions;
+  take: (results: Results) => void;
+}
+
+interface WaitingAlone extends Waiting {
+  run: () => Promise<void>;
+}
+
+/** One sequence's share of a forward. */
+interface Share {
+  waiting: WaitingDecode | WaitingPrompt;
+  part: Part;
+}
+
+/** Turns of the microtask queue after which streams that go on at once have asked for their next row. */
+const PROMPT_TURNS = 64;
+/** Milliseconds after a decode row in which its stream counts as one that must not be kept waiting. */
+const STREAMING_MS = 1000;
+
+/** See the head of this file. */
+export class Scheduler {
+  readonly #forward: Forward;
+  readonly #pace: Pace;
+  readonly #limits: SchedulerLimits;
+  #decodes: WaitingDecode[] = [];
+  #prompts: WaitingPrompt[] = [];
+  #alone: WaitingAlone[] = [];
+  #running: Promise<void> | undefined;
+  #lastDecode = -Infinity;
+  #retried = false;
+  #drafterClosed: Promise<void> | undefined;
+  /** Drafts for decode work that asks for it. */
+  drafter: Drafter | undefined;
+
+  constructor(forward: Forward, pace: Pace, limits: SchedulerLimits) {
+    this.#forward = forward;
+    this.#pace = pace;
+    this.#limits = limits;
+  }
+
+  /** Runs a prompt; see `Forward.prefill`. */
+  prompt(
+    sequence: Sequence,
+    ids: readonly number[],
+    options: PrefillOptions,
+    take: (results: Results) => void,
+  ): Promise<void> {
+    if (ids.length === 0) return Promise.resolve();
+    return this.#wait(options.signal, (waiting) => {
+      this.#prompts.push({ ...waiting, sequence, ids, start: 0, options, take });
+    });
+  }
+
+  /** Runs decode rows; see `Forward.speculate`. */
+  decode(work: DecodeWork): Promise<void> {
+    return this.#wait(work.signal, (waiting) => {
+      this.#decodes.push({ ...waiting, work });
+    });
+  }
+
+  /** Runs `work` while no forward runs. */
+  async alone<T>(signal: AbortSignal | undefined, work: () => Promise<T>): Promise<T> {
+    let value: T;
+    await this.#wait(signal, (waiting) => {
+      this.#alone.push({ ...waiting, run: async () => void (value = await work()) });
+    });
+    return value!;
+  }
+
+  /** Releases the drafter; what waits is rejected when its turn comes, since the forward is closed. */
+  close(): void {
+    this.#drafterClosed = this.drafter?.[Symbol.asyncDispose]();
+  }
+
+  /** Resolves when nothing runs. */
+  async idle(): Promise<void> {
+    await this.#running;
+    await this.#drafterClosed;
+  }
+
+  #wait(signal: AbortSignal | undefined, enqueue: (waiting: Waiting) => void): Promise<void> {
+    return new Promise<void>((resolve, reject) => {
+      this.#forward.check();
+      signal?.throwIfAborted();
+      // What runs is told by its own forward; what waits leaves at once.
+      const abort = () => {
+        const before = this.#decodes.length + this.#prompts.length + this.#alone.length;
+        const others = <T extends Waiting>(list: T[]) => list.filter((other) => other.reject !== reject);
+        this.#decodes = others(this.#decodes);
+        this.#prompts = others(this.#prompts);
+        this.#alone = others(this.#alone);
+        if (this.#decodes.length + this.#prompts.length + this.#alone.length < before) reject(signal!.reason);
+      };
+      signal?.addEventListener("abort", abort, { once: true });
+      enqueue({ signal, resolve, reject, release: () => signal?.removeEventListener("abort", abort) });
+      this.#running ??= this.#loop();
+    });
+  }
+
+  async #loop(): Promise<void> {
+    let expected = 0;
+    for (;;) {
+      await this.#gather(expected);
+      expected = 0;
+      const alone = this.#alone.shift();
+      if (alone !== undefined) {
+        alone.release();
+        await alone.run().then(alone.resolve, alone.reject);
+      } else if (this.#decodes.length + this.#prompts.length > 0) {
+        expected = await this.#step();
+      } else {
+        break;
+      }
+    }
+    this.#running = undefined;
+  }
+
+  /** Lets streams that got a token ask for the next one, so that they go on together. */
+  async #gather(expected: number): Promise<void> {
+    for (let turn = 0; turn < PROMPT_TURNS && (turn === 0 || this.#decodes.length < expected); turn++) {
+      await null;
+    }
+    if (this.#decodes.length < expected) await macrotask();
+  }
+
+  /** One forward; returns how many streams are likely to ask for another row. */
+  async #step(): Promise<number> {
+    const decodes = this.#takeDecodes();
+    const cancel = new AbortController();
+    const shares: Share[] = [];
+    let drafts: number[][];
+    try {
+      drafts = await this.#draft(decodes, cancel);
+    } catch (error) {
+      this.#reject(decodes, error);
+      return 0;
+    }
+    for (const [i, waiting] of decodes.entries()) this.#addDecode(shares, waiting, drafts[i]);
+    this.#addPrompts(shares);
+    if (shares.length === 0) return 0;
+    if (decodes.length > 0) this.#lastDecode = performance.now();
+
+    const stopIfUnwanted = () => {
+      if (shares.every(({ waiting }) => waiting.signal?.aborted)) cancel.abort();
+    };
+    for (const { waiting } of shares) waiting.signal?.addEventListener("abort", stopIfUnwanted);
+    stopIfUnwanted();
+    let failure: { error: unknown } | undefined;
+    let results: Results[] = [];
+    try {
+      const run = await this.#forward.run(shares.map(({ part }) => part), cancel.signal);
+      results = run.results;
+      const rowsOf = (rowClass: Part["rowClass"]) =>
+        shares.reduce((sum, { part }) => sum + (part.rowClass === rowClass ? part.tokens.length : 0), 0);
+      this.#pace.note(rowsOf("prefill"), rowsOf("decode"), run.seconds);
+    } catch (error) {
+      failure = { error };
+    }
+    for (const { waiting } of shares) waiting.signal?.removeEventListener("abort", stopIfUnwanted);
+    if (failure !== undefined) {
+      this.#fail(shares, failure.error);
+      return 0;
+    }
+    this.#retried = false;
+    let streams = 0;
+    shares.forEach((share, i) => {
+      if (this.#finish(share, results[i])) streams++;
+    });
+    return streams;
+  }
+
+  /** Decode work in the order in which it was asked for, as much as one forward takes. */
+  #takeDecodes(): WaitingDecode[] {
+    let rows = 0, count = 0;
+    while (count < this.#decodes.length) {
+      rows += this.#decodes[count].work.rows;
+      if (rows > this.#limits.decodeRows && count > 0) break;
+      count++;
+    }
+    return this.#decodes.splice(0, count);
+  }
+
+  /** Drafts of the decode work that asked for it, all sequences in one step of the drafter. */
+  async #draft(decodes: readonly WaitingDecode[], cancel: AbortController): Promise<number[][]> {
+    const asking = decodes.filter(({ work, signal }) => work.draft !== undefined && !signal?.aborted);
+    const drafts = decodes.map((): number[] => []);
+    if (asking.length === 0 || this.drafter === undefined) return drafts;
+    const requests = asking.map(({ work }) => ({
+      ...work.draft!,
+      length: work.sequence.length,
+      tables: work.sequence.tables,
+    }));
+    const found = await draftTokens(this.drafter, requests, cancel.signal).catch((error) => {
+      this.#forward.check(); // the drafter is closed with the model, which is what the caller knows
+      throw error;
+    });
+    asking.forEach((waiting, i) => drafts[decodes.indexOf(waiting)] = found[i]);
+    return drafts;
+  }
+
+  #addDecode(shares: Share[], waiting: WaitingDecode, drafts: readonly number[]): void {
+    const { sequence, mask, build } = waiting.work;
+    this.#prepare(shares, waiting, () => {
+      const { tokens, requests } = build(drafts);
+      sequence.prepare(tokens.length);
+      return { sequence, tokens, requests, mask, rowClass: "decode" };
+    });
+  }
+
+  /** Chunks of prompts, as many rows as the time allows; a prompt that goes on does so after the others. */
+  #addPrompts(shares: Share[]): void {
+    const isShared = performance.now() - this.#lastDecode < STREAMING_MS || shares.length > 0;
+    let rows = this.#pace.rows(isShared);
+    let outputs = this.#limits.outRows - shares.reduce((sum, { part }) => sum + part.requests.length, 0);
+    while (rows > 0 && outputs > 0 && this.#prompts.length > 0 && shares.length < this.#limits.sequences) {
+      const waiting = this.#prompts.shift()!;
+      const { sequence, ids, start, options } = waiting;
+      const firstOutput = ids.length - options.outputs;
+      const end = Math.min(ids.length, start + rows, Math.max(start, firstOutput) + outputs);
+      this.#prepare(shares, waiting, () => {
+        sequence.prepare(end - start);
+        const requests = Array.from(
+          { length: Math.max(0, end - Math.max(start, firstOutput)) },
+          (): RowRequest => ({}),
+        );
+        if (end === ids.length && requests.length > 0) requests[requests.length - 1] = options.last ?? {};
+        outputs -= requests.length;
+        return { sequence, tokens: ids.slice(start, end), requests, mask: options.mask, rowClass: "prefill" };
+      });
+      rows -= end - start;
+    }
+  }
+
+  /** Adds a share, or rejects its work alone. */
+  #prepare(shares: Share[], waiting: WaitingDecode | WaitingPrompt, part: () => Part): void {
+    try {
+      waiting.signal?.throwIfAborted();
+      shares.push({ waiting, part: part() });
+    } catch (error) {
+      this.#reject([waiting], error);
+    }
+  }
+
+  /** Gives a share its results; returns whether its stream is likely to go on at once. */
+  #finish({ waiting, part }: Share, results: Results): boolean {
+    const { sequence, tokens } = part;
+    const { signal } = waiting;
+    try {
+      signal?.throwIfAborted();
+      if ("work" in waiting) {
+        this.#commit(sequence, waiting.work.take(results), waiting.work.keys);
+      } else {
+        if (results.rows > 0) waiting.take(results);
+        this.#commit(sequence, tokens.length, waiting.options.keys);
+        waiting.start += tokens.length;
+        if (waiting.start < waiting.ids.length) {
+          this.#prompts.push(waiting);
+          return false;
+        }
+      }
+    } catch (error) {
+      sequence.truncate(sequence.length);
+      this.#reject([waiting], error);
+      return false;
+    }
+    waiting.release();
+    waiting.resolve();
+    return true;
+  }
+
+  /** Counts the first `count` of the prepared tokens in and gives the room of the others back. */
+  #commit(sequence: Sequence, count: number, keys: readonly TokenKey[] | undefined): void {
+    const before = sequence.length;
+    sequence.commit(count, () => {
+      const crossed = Math.floor(sequence.length / PAGE_TOKENS) > Math.floor(before / PAGE_TOKENS);
+      if (keys !== undefined && crossed) this.#forward.prefixes.keep(keys, sequence);
+    });
+    sequence.truncate(sequence.length);
+  }
+
+  /** After a forward that failed: a chunk that took too long is tried once more with half the rows, else all learn of it. */
+  #fail(shares: readonly Share[], error: unknown): void {
+    for (const { part: { sequence } } of shares) sequence.truncate(sequence.length);
+    const rows = shares.reduce(
+      (sum, { part }) => sum + (part.rowClass === "prefill" ? part.tokens.length : 0),
+      0,
+    );
+    const again = !this.#retried && rows > 1 && error instanceof DeviceError && error.code === "timeout";
+    if (again) {
+      const limit = this.#pace.halve(rows);
+      this.#forward.warnings.push({
+        code: "chunk_halved",
+        message: `The device gave up on a chunk of ${rows} rows; chunks have ${limit} rows at most now.`,
+      });
+    }
+    this.#retried = again;
+    const decodes: WaitingDecode[] = [], prompts: WaitingPrompt[] = [];
+    for (const { waiting } of shares) {
+      if (!again || waiting.signal?.aborted) this.#reject([waiting], error);
+      else if ("work" in waiting) decodes.push(waiting);
+      else prompts.push(waiting);
+    }
+    this.#decodes.unshift(...decodes);
+    this.#prompts.unshift(...prompts);
+  }
+
+  /** Ends work with the reason of its own signal, or with what went wrong. */
+  #reject(list: readonly Waiting[], error: unknown): void {
+    for (const { signal, release, reject } of list) {
+      release();
+      reject(signal?.aborted ? signal.reason : error);
+    }
+  }
+}
+
+/** The next turn of the event loop. */
+function macrotask(): Promise<void> {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+}
