@@ -86,6 +86,8 @@ struct Input {
   const uint32_t *adjustment_start, *adjustment_id;
   const float *adjustment_multiply, *adjustment_add, *temperature;
   const uint32_t *mask_of, *mask;
+  const uint32_t *soft_row = nullptr;                              // null where no row has a soft token
+  const uint32_t *block_first = nullptr, *block_last = nullptr;    // null where no row is of a block
 
   uint64_t symbol(uint32_t index) const;  // live value of a Symbol
   // Page id that holds `position` of `sequence` in group `g`, or kNoPage.

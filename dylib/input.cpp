@@ -47,6 +47,9 @@ void check_header(const Plan &plan, const InputHeader &header) {
   if (header.version != kInputVersion) {
     fail(MB_INVALID_INPUT, "the input block has version %u; this library reads %u", header.version, kInputVersion);
   }
+  if ((header.extras & ~(kSoftRows | kBlocks)) != 0) {
+    fail(MB_INVALID_INPUT, "the input block has unknown extras %08x", header.extras);
+  }
   for (const uint32_t reserved : header.reserved) {
     if (reserved != 0) fail(MB_INVALID_INPUT, "a reserved field of the input block is %u instead of 0", reserved);
   }
@@ -77,6 +80,44 @@ void check_rows(const Plan &plan, const Input &input) {
     if (input.out_row[i] >= input.header.rows || !ascending) {
       fail(MB_INVALID_INPUT, "output row %u names row %u of %u; they must ascend", i, input.out_row[i],
            input.header.rows);
+    }
+  }
+}
+
+// Soft tokens exist, and blocks are complete: a row within one has the rows before and after it as neighbours.
+void check_extras(const Plan &plan, const Input &input) {
+  uint64_t soft = 0;  // rows that every embed of the plan has
+  bool takes_soft = false, takes_blocks = false;
+  for (const Op &op : plan.ops) {
+    if (op.kind == kEmbed && op.operands[2] != nullptr) {
+      const auto rows = static_cast<uint64_t>(op.operands[2]->dims[0]);
+      soft = takes_soft ? std::min(soft, rows) : rows;
+      takes_soft = true;
+    }
+    if (op.kind == kAttention || op.kind == kAttend) {
+      takes_blocks = takes_blocks || (op.flags & (kBlockWindow | kBlockWhole)) != 0;
+    }
+  }
+  if (input.soft_row != nullptr && !takes_soft) fail(MB_INVALID_INPUT, "the plan takes no soft tokens");
+  if (input.block_first != nullptr && !takes_blocks) fail(MB_INVALID_INPUT, "the plan knows no blocks");
+  for (uint32_t r = 0; r < input.header.rows; r++) {
+    if (input.soft_row != nullptr && input.soft_row[r] != kNoPage && input.soft_row[r] >= soft) {
+      fail(MB_INVALID_INPUT, "row %u: there is no soft token %u of %llu", r, input.soft_row[r], ull(soft));
+    }
+    if (input.block_first == nullptr) continue;
+    const uint32_t first = input.block_first[r], last = input.block_last[r], position = input.position[r];
+    if (first > position || last < position) {
+      fail(MB_INVALID_INPUT, "row %u: position %u lies outside its block of positions %u to %u", r, position, first, last);
+    }
+    if (first == last) continue;
+    if (input.row_class[r] != 0) fail(MB_INVALID_INPUT, "row %u: a decode row has the block %u to %u", r, first, last);
+    const auto neighbour = [&](uint64_t other, uint32_t expected) {
+      return other < input.header.rows && input.sequence[other] == input.sequence[r] &&
+             input.position[other] == expected && input.block_first[other] == first && input.block_last[other] == last;
+    };
+    if ((position > first && !neighbour(uint64_t(r) - 1, position - 1)) ||
+        (position < last && !neighbour(uint64_t(r) + 1, position + 1))) {
+      fail(MB_INVALID_INPUT, "row %u: its block of positions %u to %u is not whole in this run", r, first, last);
     }
   }
 }
@@ -203,11 +244,15 @@ void check_pages(const Input &input, uint32_t g, const GroupUse &use) {
     slots.clear();
     for (uint32_t i = 0; i < count; i++) {
       const uint32_t r = symbol == 0 ? i : input.out_row[i];
-      const uint32_t s = input.sequence[r], position = input.position[r], last = position / kPageTokens;
-      uint32_t from = last;
+      const uint32_t s = input.sequence[r], position = input.position[r];
+      uint32_t from = position / kPageTokens, last = from;
       if (use.reads[symbol]) {
         const uint64_t window = use.window[symbol];
         from = window > position ? 0 : static_cast<uint32_t>(position - window + 1) / kPageTokens;
+        if (input.block_first != nullptr) {  // as if every attention read the whole block
+          from = std::min(from, input.block_first[r] / kPageTokens);
+          last = input.block_last[r] / kPageTokens;
+        }
       }
       if (!present(s, from, last)) {
         fail(MB_INVALID_INPUT, "row %u: group %u holds not all of the pages %u to %u of sequence %u", r, g, from, last,
@@ -277,11 +322,17 @@ Input check_input(const Plan &plan, const void *bytes, uint64_t size) {
   input.temperature = words.take<float>(header.out_rows);
   input.mask_of = words.take(header.out_rows);
   input.mask = words.take(header.masks * ((uint64_t(plan.vocabulary_size) + 31) / 32));
+  if ((header.extras & kSoftRows) != 0) input.soft_row = words.take(header.rows);
+  if ((header.extras & kBlocks) != 0) {
+    input.block_first = words.take(header.rows);
+    input.block_last = words.take(header.rows);
+  }
   if (words.left() != 0) {
     fail(MB_INVALID_INPUT, "the input block has %llu bytes after its last array", ull(words.left() * 4));
   }
   check_rows(plan, input);
   check_logit_changes(plan, input);
+  check_extras(plan, input);
   const std::vector<GroupUse> uses = group_uses(plan);
   for (uint32_t g = 0; g < plan.group_count; g++) {
     check_tables(input, g, uses[g]);

@@ -18,8 +18,12 @@ struct InputHeader {  // 64 bytes
   uint32_t output_mask;    // bit i: copy out output i of the plan
   uint32_t adjustments;    // sparse logit adjustments of all out rows together
   uint32_t masks;          // vocabulary bit masks
-  uint32_t reserved[7];
+  uint32_t extras;         // InputExtras: which of the last arrays are there
+  uint32_t reserved[6];
 };
+
+enum InputExtras : uint32_t { kSoftRows = 1u << 0, kBlocks = 1u << 1 };
+
 // u32 token[rows]            below the plan's vocabulary size
 // u32 position[rows]         absolute position in the sequence
 // u32 sequence[rows]         index below `sequences`
@@ -37,5 +41,10 @@ struct InputHeader {  // 64 bytes
 // f32 temperature[out_rows]  > 0; used for the second log-sum-exp only
 // u32 mask_of[out_rows]      index of the row's mask or kNoPage
 // u32 mask[masks * ceil(vocabulary / 32)]   bit set: token allowed
+// with kSoftRows, for plans whose embed takes soft tokens:
+//   u32 soft_row[rows]       row of the soft tokens that replaces the embedding, or kNoPage
+// with kBlocks, for plans with an attention that knows blocks:
+//   u32 block_first[rows]    first and last position of the row's image or video block, both its own position outside of
+//   u32 block_last[rows]     one. Blocks are of class prefill; all rows of a block are in the run, in order
 
 }  // namespace mb

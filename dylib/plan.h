@@ -79,7 +79,8 @@ struct OutputRecord {  // 8 bytes
 
 // Op kinds. Operand, int and float slots of each are listed beside it: in → out.
 enum OpKind : uint32_t {
-  // y[r] = scale * table[token[r]].            operands: table, y.            floats: scale
+  // y[r] = scale * table[token[r]], or soft[soft_row[r]] where the input block gives one.
+  //   operands: table, y, soft f32 [S, W] (or none).                            floats: scale
   kEmbed = 1,
   // y = rms_norm_P(projected * projection_scale, norm) * out_scale + table[token] * table_scale * out_scale
   //   operands: projected [r, L*P], table [V, L*P], norm [P], y [r, L*P].     ints: P
@@ -87,7 +88,8 @@ enum OpKind : uint32_t {
   kPerLayerInputs = 2,
   // The fused matrix product, see ops.ts `linear`.
   //   operands: x, residual, post_norm, scalar, h_out, pre_norm, w0, w1, w2, bias0, bias1, bias2, other, y
-  //   ints: epilogue (Epilogue), other_column.   floats: eps, softcap
+  //   ints: epilogue (Epilogue), other_column.   floats: eps, softcap; with kClip least and largest of u, and of the product
+  //   flags: kClip, with w0 alone
   kLinear = 3,
   // Head norms + RoPE + cache write + attention, see ops.ts `attention`.
   //   operands: qkv, q_norm, k_norm, kv, y.
@@ -118,6 +120,31 @@ enum OpKind : uint32_t {
   //   ints: top_k.   floats: eps
   kCentroidHead = 12,
 
+  // Towers (src/schedule/tower_ops.ts). An index that points outside contributes nothing.
+  // y = x + table[positions[0] * step] + table[positions[1] * step + second].
+  //   operands: x [r, n], table [T, n], positions u32 [r, 2], y.    ints: count, step, second
+  kAddPositions = 13,
+  // Head norms, rotation by two axes, attention of every row to every row.
+  //   operands: q [r, heads*d], k, v [r, kv_heads*d], q_norm [d], k_norm [d], positions u32 [r, 2], y [r, heads*d].
+  //   ints: heads, kv_heads, head_dim.   floats: theta, eps, score_scale
+  kPatchAttention = 14,
+  // y = (factor * sum of x[members] - bias) * scale.
+  //   operands: x [rows, n], members u32 [out_rows, m], bias [n] (or none), scale [n] (or none), y [out_rows, n].
+  //   floats: factor
+  kPoolRows = 15,
+  // 3 x 3 convolution of stride 2 over time and frequency, layer norm over channels, ReLU.
+  //   operands: x [r, frames_per_row*bins*C], valid u32 [r, frames_per_row], w [C', 9*C], norm [C'], y [r', bins/2*C'].
+  //   ints: bins, frames_per_row (1 or 2).   floats: eps.   flags: kChannelsLast
+  kSubsample = 16,
+  // Attention to rows around each row, with keys for distances.
+  //   operands: q, k, v [r, heads*d], per_dim_scale [d], relative [heads*d, n], valid u32 [r, 1], y [r, heads*d].
+  //   ints: heads, head_dim, left, right.   floats: shift, q_scale, k_scale, cap
+  kLocalAttention = 17,
+  // Gate, causal depthwise convolution, norm, SiLU. operands: x [r, 2n], w [n, k], norm [n], y [r, n].   floats: eps
+  kLightConv = 18,
+  // operands: x [r, n], weight [n], bias [n] (or none), y.   floats: eps
+  kLayerNorm = 19,
+
   // Elementary ops: the schedule with fuse: false is made of these and of kLinear without prologue or epilogue.
   // y = x * (mean(x^2 over each `group` columns) + eps)^-1/2 * weight, x first multiplied by in_scale
   //   operands: x, weight (or none), y.          ints: group.      floats: eps, in_scale
@@ -135,7 +162,7 @@ enum OpKind : uint32_t {
   // Writes each row's k and v to its page slot. operands: k, v, kv.   ints: kv_heads, head_dim, kv_layer, group
   kKvWrite = 37,
   // Attention over pages.                      operands: q, kv, y.
-  //   ints: heads, kv_heads, head_dim, kv_layer, group, window.   floats: score_scale
+  //   ints: heads, kv_heads, head_dim, kv_layer, group, window.   floats: score_scale.   flags: kBlockWindow, kBlockWhole
   kAttend = 38,
   // The choice of kRoute from ready logits.    operands: logits [r, E], per_expert_scale [E], experts u32 [r, K], y [r, K]
   kTopK = 39,
@@ -151,12 +178,19 @@ enum Epilogue : uint32_t {
   kEpilogueGeglu = 1,    // y = gelu_tanh(W0 u) * (W1 u)
   kEpilogueGeluMul = 2,  // y = gelu_tanh(W0 u) * other[:, other_column : other_column + n]
   kEpilogueSoftcap = 3,  // y = softcap * tanh(W0 u / softcap)
+  kEpilogueSilu = 4,     // y = W0 u * sigmoid(W0 u)
 };
+
+enum LinearFlags : uint32_t { kClip = 1u << 0 };            // u and the product are clamped
+enum SubsampleFlags : uint32_t { kChannelsLast = 1u << 0 };  // w is [C', 3, 3, C] instead of [C', C, 3, 3]
 
 enum AttentionFlags : uint32_t {
   kOwnsKv = 1u << 0,         // qkv = [q | k | v]; k and v are written to the pages. Otherwise qkv = [q] alone
   kKeysAreValues = 1u << 1,  // qkv = [q | k]; v is the raw k, normalised without weight, not rotated
   kNormValues = 1u << 2,     // v is RMS-normalised per head without weight (Gemma 4); Gemma 3 leaves it raw
+  // What a row of a block (input.h) sees beside earlier keys; also of attend.
+  kBlockWindow = 1u << 3,    // later keys of its block
+  kBlockWhole = 1u << 4,     // all keys of its block, even before the window
 };
 
 }  // namespace mb

@@ -111,8 +111,12 @@ class Checker {
   size_t index_;
 };
 
-void check_embed(const Checker &c) {  // table, y
+void check_embed(const Checker &c) {  // table, y, soft
   c.rows(1);
+  if (c.has(2)) {
+    c.require(c[2].format == kF32, "soft must be f32");
+    c.shape(2, {c.dim(2, 0), c.dim(0, 1)});
+  }
   c.require(c.dim(0, 0) >= int64_t(c.plan.vocabulary_size), "table has fewer rows than the vocabulary has tokens");
   c.shape(1, {c.dim(1, 0), c.dim(0, 1)});
 }
@@ -167,8 +171,18 @@ void check_linear(const Checker &c) {
       c.require(!c.has(w1), "softcap takes one weight");
       c.require(c.op.floats[1] > 0, "softcap must be positive");
       break;
+    case kEpilogueSilu:
+      c.require(!c.has(w1), "silu takes one weight");
+      break;
     default:
       c.reject("there is no epilogue %u", c.op.ints[0]);
+  }
+  const float *bounds = c.op.floats + 2;
+  if ((c.op.flags & kClip) != 0) {
+    c.require(!c.has(w1), "clip takes one weight");
+    c.require(bounds[0] <= bounds[1] && bounds[2] <= bounds[3], "the least bound of a clip is above the largest");
+  } else {
+    for (uint32_t i = 0; i < 4; i++) c.require(bounds[i] == 0, "bounds belong to clip");
   }
   c.shape(y, {r, n});
 }
@@ -194,6 +208,10 @@ void check_rope(const Checker &c, uint32_t head_dim, uint32_t rotated_pairs, flo
   c.require(theta > 0 && position_scale > 0, "theta and position_scale must be positive");
 }
 
+void check_block(const Checker &c) {
+  c.require((c.op.flags & kBlockWindow) == 0 || (c.op.flags & kBlockWhole) == 0, "a block has two rules");
+}
+
 void check_attention(const Checker &c) {
   enum { qkv, q_norm, k_norm, kv, y };
   const uint32_t *ints = c.op.ints;
@@ -207,6 +225,7 @@ void check_attention(const Checker &c) {
   c.shape(k_norm, {d});
   c.shape(y, {r, heads * d});
   c.require(c.op.floats[1] > 0, "eps must be positive");
+  check_block(c);
 }
 
 void check_gather(const Checker &c) {  // x, y
@@ -358,19 +377,101 @@ void check_attend(const Checker &c) {  // q, kv, y
   check_pool(c, 1, ints[1], ints[2], ints[3], ints[4]);
   c.shape(0, {c.rows(0), int64_t(ints[0]) * ints[2]});
   c.shape(2, {c.rows(0), int64_t(ints[0]) * ints[2]});
+  check_block(c);
+}
+
+void check_add_positions(const Checker &c) {  // x, table, positions, y
+  const int64_t r = c.rows(0), n = c.dim(0, 1);
+  const uint64_t count = c.op.ints[0], step = c.op.ints[1], second = c.op.ints[2];
+  c.shape(1, {c.dim(1, 0), n});
+  c.require(count > 0 && (count - 1) * step + second < static_cast<uint64_t>(c.dim(1, 0)),
+            "the last position lies outside the table");
+  c.shape(2, {r, 2});
+  c.shape(3, {r, n});
+}
+
+void check_patch_attention(const Checker &c) {  // q, k, v, q_norm, k_norm, positions, y
+  const uint32_t *ints = c.op.ints;
+  check_heads(c, ints[0], ints[1], ints[2]);
+  c.require(ints[2] % 4 == 0 && ints[2] <= 256, "head_dim must be a multiple of 4, 256 at most");
+  const int64_t r = c.rows(0), d = ints[2];
+  c.shape(0, {r, ints[0] * d});
+  c.shape(1, {r, ints[1] * d});
+  c.shape(2, {r, ints[1] * d});
+  c.shape(3, {d});
+  c.shape(4, {d});
+  c.shape(5, {r, 2});
+  c.shape(6, {r, ints[0] * d});
+  c.require(c.op.floats[0] > 0 && c.op.floats[1] > 0 && c.op.floats[2] > 0,
+            "theta, eps and score_scale must be positive");
+}
+
+void check_pooling(const Checker &c) {  // x, members, bias, scale, y
+  const int64_t n = c.dim(0, 1), out = Checker::symbol(kOutRows);
+  c.shape(0, {Checker::symbol(kRows), n});
+  c.shape(1, {out, c.dim(1, 1)});
+  c.shape(2, {n});
+  c.shape(3, {n});
+  c.shape(4, {out, n});
+}
+
+void check_subsample(const Checker &c) {  // x, valid, w, norm, y
+  const int64_t r = c.rows(0), bins = c.op.ints[0], frames = c.op.ints[1], outputs = c.dim(2, 0);
+  c.require(frames == 1 || frames == 2, "frames_per_row must be 1 or 2");
+  c.require(bins > 0 && bins % 2 == 0 && bins <= 1 << 16, "bins must be even, 2 to 65536");
+  c.require(c.dim(2, 1) % 9 == 0, "w must have nine numbers for each channel");
+  const int64_t channels = c.dim(2, 1) / 9;
+  c.require(channels <= 1 << 16 && outputs <= 1 << 16, "there are too many channels");
+  c.shape(0, {r, frames * bins * channels});
+  c.shape(1, {r, frames});
+  c.shape(3, {outputs});
+  c.shape(4, {frames == 2 ? r : Checker::symbol(kOutRows), bins / 2 * outputs});
+  c.require(c.op.floats[0] > 0, "eps must be positive");
+}
+
+void check_local_attention(const Checker &c) {  // q, k, v, per_dim_scale, relative, valid, y
+  const uint32_t *ints = c.op.ints;
+  check_heads(c, ints[0], ints[0], ints[1]);
+  c.require(ints[1] <= 512, "head_dim is above 512");
+  c.require(ints[2] > 0 && ints[2] <= 1u << 12 && ints[3] <= 1u << 12, "left must be 1 to 4096, right at most 4096");
+  const int64_t r = c.rows(0), n = int64_t(ints[0]) * ints[1];
+  for (uint32_t slot = 0; slot < 3; slot++) c.shape(slot, {r, n});
+  c.shape(3, {ints[1]});
+  c.require(c.dim(4, 1) >= 4 && c.dim(4, 1) % 2 == 0, "relative must have an even number of columns, 4 at least");
+  c.shape(4, {n, c.dim(4, 1)});
+  c.shape(5, {r, 1});
+  c.shape(6, {r, n});
+  c.require(c.op.floats[3] > 0, "cap must be positive");
+}
+
+void check_light_conv(const Checker &c) {  // x, w, norm, y
+  const int64_t r = c.rows(0), n = c.dim(1, 0);
+  c.require(c.dim(1, 1) <= 1 << 10, "the kernel is longer than 1024");
+  c.shape(0, {r, 2 * n});
+  c.shape(2, {n});
+  c.shape(3, {r, n});
+  c.require(c.op.floats[0] > 0, "eps must be positive");
+}
+
+void check_layer_norm(const Checker &c) {  // x, weight, bias, y
+  const int64_t n = c.dim(0, 1);
+  c.shape(1, {n});
+  c.shape(2, {n});
+  c.shape(3, {c.rows(0), n});
+  c.require(c.op.floats[0] > 0, "eps must be positive");
 }
 
 const Contract *contract_of(uint32_t kind) {
   static const Contract contracts[] = {
-      {kEmbed, "embed", 0, 1, 0, check_embed, {{"table", kWeight}, {"y", kOut}}},
+      {kEmbed, "embed", 0, 1, 0, check_embed, {{"table", kWeight}, {"y", kOut}, {"soft", kWeightOptional}}},
       {kPerLayerInputs, "per_layer_inputs", 1, 4, 0, check_per_layer_inputs,
        {{"projected", kIn}, {"table", kWeight}, {"norm", kParameter}, {"y", kOut}}},
-      {kLinear, "linear", 2, 2, 0, check_linear,
+      {kLinear, "linear", 2, 6, kClip, check_linear,
        {{"x", kIn}, {"residual", kInOptional}, {"post_norm", kParameterOptional}, {"scalar", kParameterOptional},
         {"h_out", kOutOptional}, {"pre_norm", kParameterOptional}, {"w0", kWeight}, {"w1", kWeightOptional},
         {"w2", kWeightOptional}, {"bias0", kParameterOptional}, {"bias1", kParameterOptional},
         {"bias2", kParameterOptional}, {"other", kInOptional}, {"y", kOut}}},
-      {kAttention, "attention", 7, 5, kOwnsKv | kKeysAreValues | kNormValues, check_attention,
+      {kAttention, "attention", 7, 5, kOwnsKv | kKeysAreValues | kNormValues | kBlockWindow | kBlockWhole, check_attention,
        {{"qkv", kIn}, {"q_norm", kParameterOptional}, {"k_norm", kParameterOptional}, {"kv", kRead | kPool},
         {"y", kOut}}},
       {kGather, "gather", 0, 0, 0, check_gather, {{"x", kIn}, {"y", kOut}}},
@@ -402,7 +503,24 @@ const Contract *contract_of(uint32_t kind) {
       {kSoftcap, "softcap", 0, 1, 0, check_softcap, {{"x", kIn}, {"y", kOut}}},
       {kRope, "rope", 3, 3, 0, check_rope_op, {{"x", kIn}, {"y", kOut}}},
       {kKvWrite, "kv_write", 4, 0, 0, check_kv_write, {{"k", kIn}, {"v", kIn}, {"kv", kWrite | kPool}}},
-      {kAttend, "attend", 6, 1, 0, check_attend, {{"q", kIn}, {"kv", kRead | kPool}, {"y", kOut}}},
+      {kAttend, "attend", 6, 1, kBlockWindow | kBlockWhole, check_attend,
+       {{"q", kIn}, {"kv", kRead | kPool}, {"y", kOut}}},
+      {kAddPositions, "add_positions", 3, 0, 0, check_add_positions,
+       {{"x", kIn}, {"table", kWeight}, {"positions", kChosen}, {"y", kOut}}},
+      {kPatchAttention, "patch_attention", 3, 3, 0, check_patch_attention,
+       {{"q", kIn}, {"k", kIn}, {"v", kIn}, {"q_norm", kParameter}, {"k_norm", kParameter}, {"positions", kChosen},
+        {"y", kOut}}},
+      {kPoolRows, "pool", 0, 1, 0, check_pooling,
+       {{"x", kIn}, {"members", kChosen}, {"bias", kParameterOptional}, {"scale", kParameterOptional}, {"y", kOut}}},
+      {kSubsample, "subsample", 2, 1, kChannelsLast, check_subsample,
+       {{"x", kIn}, {"valid", kChosen}, {"w", kWeight}, {"norm", kParameter}, {"y", kOut}}},
+      {kLocalAttention, "local_attention", 4, 4, 0, check_local_attention,
+       {{"q", kIn}, {"k", kIn}, {"v", kIn}, {"per_dim_scale", kParameter}, {"relative", kWeight}, {"valid", kChosen},
+        {"y", kOut}}},
+      {kLightConv, "light_conv", 0, 1, 0, check_light_conv,
+       {{"x", kIn}, {"w", kWeight}, {"norm", kParameter}, {"y", kOut}}},
+      {kLayerNorm, "layer_norm", 0, 1, 0, check_layer_norm,
+       {{"x", kIn}, {"weight", kParameter}, {"bias", kParameterOptional}, {"y", kOut}}},
   };
   for (const Contract &contract : contracts) {
     if (contract.kind == kind) return &contract;

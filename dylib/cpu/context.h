@@ -133,6 +133,18 @@ void run_draft_input(Context &c, const Op &op);
 void run_centroid_head(Context &c, const Op &op);
 ScratchNeed need_centroid_head(const Plan &plan, const Op &op);
 
+// ops/towers.cpp, ops/patch_attention.cpp, ops/local_attention.cpp
+void run_add_positions(Context &c, const Op &op);
+void run_pool(Context &c, const Op &op);
+void run_subsample(Context &c, const Op &op);
+void run_light_conv(Context &c, const Op &op);
+void run_layer_norm(Context &c, const Op &op);
+ScratchNeed need_tower(const Op &op);
+void run_patch_attention(Context &c, const Op &op);
+ScratchNeed need_patch_attention(const Plan &plan, const Op &op);
+void run_local_attention(Context &c, const Op &op);
+ScratchNeed need_local_attention(const Op &op);
+
 void run_add_norms(Context &c, const Op &op);
 void run_expert_sum(Context &c, const Op &op);
 void run_rms_norm(Context &c, const Op &op);

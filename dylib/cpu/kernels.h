@@ -41,6 +41,12 @@ struct Kernels {
   void (*add_rows)(float *y, const float *a, float a_scale, const float *b, float b_scale, float scalar, int64_t n);
   void (*gelu_mul)(float *y, const float *a, const float *b, int64_t n);  // y = gelu_tanh(a) * b
   void (*softcap)(float *y, const float *x, float cap, int64_t n);        // y = cap * tanh(x / cap)
+  void (*silu)(float *y, const float *x, int64_t n);                      // y = x / (1 + e^-x)
+  void (*gate)(float *y, const float *a, const float *b, int64_t n);      // y = a / (1 + e^-b)
+  void (*clamp)(float *y, const float *x, float least, float largest, int64_t n);
+  float (*sum)(const float *x, int64_t n);
+  // y += x * w, number by number.
+  void (*multiply_add)(float *y, const float *x, const float *w, int64_t n);
   // Half-split rotation of one head of size d: cosines and sines [pairs]. y may be x.
   void (*rotate)(float *y, const float *x, const float *cosines, const float *sines, int64_t d, int64_t pairs);
   void (*to_f16)(uint16_t *y, const float *x, int64_t n);  // rounded to nearest even, clamped to the finite range

@@ -31,6 +31,13 @@ const char *op_name(OpKind kind) {
     case kAddNorms: return "add_norms";
     case kDraftInput: return "draft_input";
     case kCentroidHead: return "centroid_head";
+    case kAddPositions: return "add_positions";
+    case kPatchAttention: return "patch_attention";
+    case kPoolRows: return "pool";
+    case kSubsample: return "subsample";
+    case kLocalAttention: return "local_attention";
+    case kLightConv: return "light_conv";
+    case kLayerNorm: return "layer_norm";
     case kTopK: return "top_k";
     case kExpertLinear: return "expert_linear";
     case kExpertSum: return "expert_sum";
@@ -72,6 +79,13 @@ ScratchNeed scratch_of(const Kernels &k, const Plan &plan, const Op &op) {
     case kExpertLinear: return need_expert_products(k, plan, op, exact);
     case kExpertDown: return need_expert_down(k, plan, op, exact);
     case kCentroidHead: return need_centroid_head(plan, op);
+    case kPatchAttention: return need_patch_attention(plan, op);
+    case kAddPositions:
+    case kPoolRows:
+    case kSubsample:
+    case kLightConv:
+    case kLayerNorm: return need_tower(op);
+    case kLocalAttention: return need_local_attention(op);
     default: return need_elementary(op);
   }
 }
@@ -90,6 +104,13 @@ void run_op(Context &c, const Op &op) {
     case kAddNorms: return run_add_norms(c, op);
     case kDraftInput: return run_draft_input(c, op);
     case kCentroidHead: return run_centroid_head(c, op);
+    case kAddPositions: return run_add_positions(c, op);
+    case kPatchAttention: return run_patch_attention(c, op);
+    case kPoolRows: return run_pool(c, op);
+    case kSubsample: return run_subsample(c, op);
+    case kLocalAttention: return run_local_attention(c, op);
+    case kLightConv: return run_light_conv(c, op);
+    case kLayerNorm: return run_layer_norm(c, op);
     case kTopK: return run_top_k(c, op);
     case kExpertLinear: return run_expert_linear(c, op);
     case kExpertSum: return run_expert_sum(c, op);
@@ -121,8 +142,15 @@ std::vector<const Tensor *> written(const Op &op) {
     case kCentroidHead: return {o[5]};
     case kExpertDown:
     case kAddNorms: return {o[4]};
+    case kAddPositions:
+    case kLightConv:
+    case kLayerNorm:
     case kTopK:
     case kExpertLinear: return {o[3]};
+    case kPatchAttention:
+    case kLocalAttention: return {o[6]};
+    case kPoolRows:
+    case kSubsample: return {o[4]};
     case kRmsNorm:
     case kGeluMul:
     case kDraftInput:

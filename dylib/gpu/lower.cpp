@@ -27,7 +27,22 @@ constexpr Row kTable[] = {
     {kDraftInput, lower_draft_input}, {kCentroidHead, lower_centroid_head},
 };
 
+// Parts of ops that the kernels below do not have.
+bool is_covered(const Op &op) {
+  switch (op.kind) {
+    case kEmbed: return op.operands[2] == nullptr;
+    case kLinear: return (op.flags & kClip) == 0 && op.ints[0] != kEpilogueSilu;
+    case kAttention:
+    case kAttend: return (op.flags & (kBlockWindow | kBlockWhole)) == 0;
+    default: return true;
+  }
+}
+
 void lower_op(Emitter &emitter, const Op &op) {
+  if (!is_covered(op)) {
+    fail(MB_UNSUPPORTED, "The GPU devices have no kernel for what the op %s is asked to do here; use device \"cpu\".",
+         op_name(op.kind));
+  }
   for (const Row &row : kTable) {
     if (row.kind == op.kind) return row.lower(emitter, op);
   }

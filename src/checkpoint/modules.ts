@@ -24,7 +24,7 @@ const PLAIN_FORMATS: Readonly<Record<string, Format>> = {
 const SCALE_DTYPES: Readonly<Record<string, ScaleDtype>> = { F32: "f32", BF16: "bf16", F16: "f16" };
 const INTEGER_DTYPES: Readonly<Record<string, IntegerTensor["dtype"]>> = { I64: "i64", I32: "i32" };
 
-/** The text modules of one checkpoint, each handed out under its path. */
+/** The text modules of one checkpoint, or its media modules, each handed out under its path. */
 export class Modules {
   readonly #byPath = new Map<string, RawTensor>();
   readonly #used = new Set<string>();
@@ -32,9 +32,13 @@ export class Modules {
   #prefix = "";
 
   /** `tensors` are those of all files; `quantization` is the config's entry or null. */
-  constructor(tensors: Iterable<RawTensor>, private readonly quantization: Quantization | null) {
+  constructor(
+    tensors: Iterable<RawTensor>,
+    private readonly quantization: Quantization | null,
+    part: "text" | "media" = "text",
+  ) {
     for (const tensor of tensors) {
-      if (isMediaTensor(tensor.name)) continue;
+      if (isMediaTensor(tensor.name) !== (part === "media")) continue;
       const path = modulePath(tensor.name);
       const other = this.#byPath.get(path);
       if (other !== undefined) {
@@ -73,6 +77,13 @@ export class Modules {
   parameter(name: string, shape: number[]): WeightTensor {
     const data = this.#take(name);
     checkShape(data, shape);
+    return plain(data);
+  }
+
+  /** A plain tensor that must be there in one of these shapes, which differ between writers. */
+  oneOf(name: string, shapes: number[][]): WeightTensor {
+    const data = this.#take(name);
+    checkShape(data, shapes.find((shape) => shape.join() === data.shape.join()) ?? shapes[0]);
     return plain(data);
   }
 

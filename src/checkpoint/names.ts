@@ -17,9 +17,9 @@ export function isMediaTensor(name: string): boolean {
   return MEDIA.test(name);
 }
 
-/** A text module's or tensor's name without the writer's prefix; other names come back as they are. */
+/** A module's or tensor's name without the writer's prefix; other names come back as they are. */
 export function modulePath(name: string): string {
-  if (isMediaTensor(name)) return name;
+  if (isMediaTensor(name)) return name.replace(/^model\./, "");
   const prefix = TEXT_PREFIXES.find((candidate) => name.startsWith(candidate));
   return prefix === undefined ? name : name.slice(prefix.length);
 }

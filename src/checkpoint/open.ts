@@ -6,7 +6,8 @@ import { firstNonFinite } from "./finite.ts";
 import { CONFIG_LIMITS, parseStrictJson } from "./json.ts";
 import { headerLength, parseHeader } from "./safetensors.ts";
 import { checkAgainstIndex, joinShards, parseShardIndex, SHARD_INDEX } from "./shards.ts";
-import type { RawTensor } from "./tensor.ts";
+import type { RawTensor, WeightTensor } from "./tensor.ts";
+import { type TowerWeights, towerWeights } from "./towers.ts";
 import { type TextWeights, textWeights, vectorsOf } from "./weights.ts";
 
 /** Most bytes that `readTensor` takes into memory. */
@@ -38,9 +39,11 @@ export interface Checkpoint {
   warnings: CheckpointWarning[];
   /** The text network by role, built once. Throws `CheckpointError` that names what is missing or misshapen. */
   weights(): TextWeights;
+  /** The vision and audio parts by role, built once. Throws as `weights`. */
+  towers(): TowerWeights;
   /** The bytes of one small tensor (`MAX_READ_BYTES` at most). */
   readTensor(name: string): Promise<Uint8Array<ArrayBuffer>>;
-  /** Reads the norms and scalars of `weights` and throws `CheckpointError` that names the first with a NaN or Inf. */
+  /** Reads the norms and scalars of `weights` and `towers` and throws `CheckpointError` that names the first with a NaN or Inf. */
   checkFinite(): Promise<void>;
 }
 
@@ -60,18 +63,25 @@ export async function openCheckpoint(source: string): Promise<Checkpoint> {
   if (shardOf !== null) checkAgainstIndex(tensors, shardOf, names);
 
   const warnings: CheckpointWarning[] = [];
+  const warnOf = ({ unexpected }: { unexpected: string[] }) => {
+    if (unexpected.length === 0) return;
+    warnings.push({
+      code: "unexpected_tensors",
+      message: `${unexpected.length} tensors have no role in this model and are not used.`,
+      names: unexpected,
+    });
+  };
   let built: TextWeights | null = null;
   const weights = (): TextWeights => {
     if (built !== null) return built;
-    built = textWeights(tensors.values(), config);
-    if (built.unexpected.length > 0) {
-      warnings.push({
-        code: "unexpected_tensors",
-        message: `${built.unexpected.length} tensors have no role in this model and are not used.`,
-        names: built.unexpected,
-      });
-    }
+    warnOf(built = textWeights(tensors.values(), config));
     return built;
+  };
+  let builtTowers: TowerWeights | null = null;
+  const towers = (): TowerWeights => {
+    if (builtTowers !== null) return builtTowers;
+    warnOf(builtTowers = towerWeights(tensors.values(), config));
+    return builtTowers;
   };
   return {
     folder,
@@ -81,8 +91,9 @@ export async function openCheckpoint(source: string): Promise<Checkpoint> {
     rawConfig,
     warnings,
     weights,
+    towers,
     readTensor: (name) => readTensor(files, tensors, name),
-    checkFinite: async () => await checkFinite(files, weights()),
+    checkFinite: async () => await checkFinite(files, [...vectorsOf(weights()), ...vectorsOf(towers())]),
   };
 }
 
@@ -169,8 +180,7 @@ async function readTensor(
   return await readRange(handle, offset, length);
 }
 
-async function checkFinite(files: FileEntry[], weights: TextWeights): Promise<void> {
-  const vectors = vectorsOf(weights);
+async function checkFinite(files: FileEntry[], vectors: readonly WeightTensor[]): Promise<void> {
   for (const [index, entry] of files.entries()) {
     const own = vectors.filter((vector) => vector.parts.data.file === index);
     if (own.length === 0) continue;

@@ -143,7 +143,7 @@ export function textWeights(tensors: Iterable<RawTensor>, config: ModelConfig): 
 }
 
 /** The norms, scalars and other plain vectors: small enough to be read and checked at load. */
-export function vectorsOf(weights: TextWeights): WeightTensor[] {
+export function vectorsOf(weights: object): WeightTensor[] {
   const vectors: WeightTensor[] = [];
   const visit = (value: unknown) => {
     if (typeof value !== "object" || value === null) return;

@@ -8,6 +8,7 @@ import { linearCases } from "./cases/linear.ts";
 import { lookupCases } from "./cases/lookup.ts";
 import { pointwiseCases } from "./cases/pointwise.ts";
 import { routeCases } from "./cases/route.ts";
+import { towerCases } from "./cases/towers.ts";
 
 /** All cases, op by op. */
 export function allCases(): TableCase[] {
@@ -20,6 +21,7 @@ export function allCases(): TableCase[] {
     ...routeCases(),
     ...expertCases(),
     ...drafterCases(),
+    ...towerCases(),
   ];
   const seen = new Set<string>();
   return cases.filter(({ op, name }) => {

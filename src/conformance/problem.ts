@@ -34,6 +34,8 @@ export interface ProblemRow {
   sequence?: number;
   token?: number;
   rowClass?: "prefill" | "decode";
+  soft?: number;
+  block?: readonly [number, number];
 }
 
 /** A buffer that grows by tensors with guards between. */

@@ -6,6 +6,9 @@ export interface InputRow {
   /** absolute position in its sequence */ position: number;
   /** index into `sequences` */ sequence: number;
   rowClass: "prefill" | "decode";
+  /** row of the plan's soft tokens that replaces the token's embedding */ soft?: number;
+  /** first and last position of the image or video block that the row belongs to; all of it is in one run */
+  block?: readonly [number, number];
 }
 
 /** The page table of one sequence in one page group. */
@@ -43,6 +46,9 @@ export interface RunInput {
 /** Page id of an absent page. */
 export const NO_PAGE = 0xffffffff;
 
+/** Bits of the header that say which arrays follow the masks. */
+const EXTRAS = { soft: 1, blocks: 2 } as const;
+
 const HEADER_WORDS = 16;
 
 /** The bytes that `mb_pass_run` takes. */
@@ -52,10 +58,14 @@ export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {
   const masks = [...new Set(outputs.flatMap((o) => o.mask ? [o.mask] : []))];
   const maskWords = Math.ceil(input.vocabularySize / 32);
   let entries = 0;
+  const hasSoft = rows.some((row) => row.soft !== undefined);
+  const hasBlocks = rows.some((row) => row.block !== undefined);
+  const extraWords = (hasSoft ? rows.length : 0) + (hasBlocks ? 2 * rows.length : 0);
   for (const tables of sequences) for (const table of tables) entries += table.pages.length;
   const words = new Uint32Array(
     HEADER_WORDS + 4 * rows.length + outputs.length + 3 * groups * sequences.length + entries +
-      (outputs.length + 1) + 3 * adjustments.length + 2 * outputs.length + masks.length * maskWords,
+      (outputs.length + 1) + 3 * adjustments.length + 2 * outputs.length + masks.length * maskWords +
+      extraWords,
   );
   const floats = new Float32Array(words.buffer);
   words.set([
@@ -68,6 +78,7 @@ export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {
     input.outputMask,
     adjustments.length,
     masks.length,
+    (hasSoft ? EXTRAS.soft : 0) | (hasBlocks ? EXTRAS.blocks : 0),
   ]);
   let at = HEADER_WORDS;
   for (const row of rows) words[at++] = row.token;
@@ -104,6 +115,11 @@ export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {
   for (const mask of masks) {
     words.set(mask, at);
     at += maskWords;
+  }
+  if (hasSoft) { for (const row of rows) words[at++] = row.soft ?? NO_PAGE; }
+  if (hasBlocks) {
+    for (const row of rows) words[at++] = row.block?.[0] ?? row.position;
+    for (const row of rows) words[at++] = row.block?.[1] ?? row.position;
   }
   return new Uint8Array(words.buffer);
 }

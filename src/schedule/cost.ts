@@ -136,6 +136,56 @@ function amounts(op: Op, shape: RunShape): Omit<OpCost, "dispatches"> {
     case "softcap":
     case "rope":
       return cost(0, active(op.x, op.y), 8 * rowsOf(op.y) * columns(op.y));
+    case "add_positions":
+      return cost(
+        2 * rowsOf(op.y) * storedRow(op.table),
+        active(op.x, op.positions, op.y),
+        2 * rowsOf(op.y) * columns(op.y),
+      );
+    case "patch_attention": {
+      const rows = rowsOf(op.y);
+      return cost(
+        storedBytes(op.qNorm) + storedBytes(op.kNorm),
+        active(op.q, op.k, op.v, op.positions, op.y),
+        4 * rows * rows * columns(op.y) + 30 * rows * columns(op.y),
+      );
+    }
+    case "pool": {
+      const members = rowsOf(op.y) * columns(op.members);
+      return cost(
+        [op.bias, op.scale].reduce((sum, t) => sum + (t ? storedBytes(t) : 0), 0),
+        active(op.members, op.y) + members * columns(op.x) * 4,
+        members * columns(op.x),
+      );
+    }
+    case "subsample": {
+      const outputs = rowsOf(op.y) * columns(op.y);
+      return cost(
+        storedBytes(op.weight) + storedBytes(op.norm),
+        active(op.x, op.valid, op.y),
+        outputs * (2 * columns(op.weight) + 6),
+      );
+    }
+    case "local_attention": {
+      const keys = Math.max(op.left, 1) + Math.max(op.right - 1, 0);
+      return cost(
+        storedBytes(op.perDimScale) + storedBytes(op.relative),
+        active(op.q, op.k, op.v, op.valid, op.y),
+        (6 * rowsOf(op.y) + 2 * columns(op.relative)) * keys * columns(op.y),
+      );
+    }
+    case "light_conv":
+      return cost(
+        storedBytes(op.weight) + storedBytes(op.norm),
+        active(op.x, op.y),
+        rowsOf(op.y) * columns(op.y) * (2 * columns(op.weight) + 20),
+      );
+    case "layer_norm":
+      return cost(
+        storedBytes(op.weight) + (op.bias ? storedBytes(op.bias) : 0),
+        active(op.x, op.y),
+        8 * rowsOf(op.y) * columns(op.y),
+      );
   }
 }
 

@@ -6,7 +6,7 @@ import type { Tensor } from "./tensor.ts";
 export function operandsOf(op: Op): (Tensor | undefined)[] {
   switch (op.kind) {
     case "embed":
-      return [op.table, op.y];
+      return [op.table, op.y, op.soft];
     case "per_layer_inputs":
       return [op.projected, op.table, op.norm, op.y];
     case "linear": {
@@ -68,5 +68,19 @@ export function operandsOf(op: Op): (Tensor | undefined)[] {
       return [op.k, op.v, op.kv.pages];
     case "attend":
       return [op.q, op.kv.pages, op.y];
+    case "add_positions":
+      return [op.x, op.table, op.positions, op.y];
+    case "patch_attention":
+      return [op.q, op.k, op.v, op.qNorm, op.kNorm, op.positions, op.y];
+    case "pool":
+      return [op.x, op.members, op.bias, op.scale, op.y];
+    case "subsample":
+      return [op.x, op.valid, op.weight, op.norm, op.y];
+    case "local_attention":
+      return [op.q, op.k, op.v, op.perDimScale, op.relative, op.valid, op.y];
+    case "light_conv":
+      return [op.x, op.weight, op.norm, op.y];
+    case "layer_norm":
+      return [op.x, op.weight, op.bias, op.y];
   }
 }

@@ -4,11 +4,13 @@
  * Activations are f32. The float64 versions in `src/conformance/oracle` are the specification, `dylib/plan.h` the byte layout.
  */
 import type { Tensor } from "./tensor.ts";
+import type { TowerOp } from "./tower_ops.ts";
 
-/** y[i] = scale · table[token[i]], dequantised. */
+/** y[i] = scale · table[token[i]], dequantised; where the input block gives the row a soft token, that row of `soft`. */
 export interface EmbedOp {
   kind: "embed";
   /** [V, W] */ table: Tensor;
+  /** f32 [S, W], rows that replace embeddings, not scaled */ soft?: Tensor;
   /** [r, W] */ y: Tensor;
   scale: number;
 }
@@ -39,13 +41,21 @@ export type Epilogue =
   /** y = gelu_tanh(W0·u) · other[:, column : column + n] */
   | { kind: "gelu_mul"; other: Tensor; column: number }
   /** y = cap · tanh(W0·u / cap) */
-  | { kind: "softcap"; cap: number };
+  | { kind: "softcap"; cap: number }
+  /** y = W0·u · sigmoid(W0·u) */
+  | { kind: "silu" };
+
+/** Bounds of a linear, each [least, most]. */
+export interface Clip {
+  /** of u */ input: readonly [number, number];
+  /** of the product with its bias, before the epilogue */ output: readonly [number, number];
+}
 
 /**
  * The fused matrix product:
  * h = (residual + rms_norm(x, postNorm)) · scalar   (no residual: h = x; no postNorm: h = residual + x)
  * u = rms_norm(h, preNorm)                          (no preNorm: u = h)
- * y = epilogue(weights · u + biases)
+ * y = epilogue(weights · u + biases)                (clip: u and the products are clamped)
  * `hOut`, where given, receives h. One op is one dispatch on a GPU for decode rows.
  */
 export interface LinearOp {
@@ -59,6 +69,7 @@ export interface LinearOp {
   /** one to three of [N_i, K] */ weights: Tensor[];
   /** [N_i] each, or undefined */ biases?: (Tensor | undefined)[];
   epilogue: Epilogue;
+  /** with one weight only */ clip?: Clip;
   /** [r, ΣN_i]; geglu: [r, N_0] with N_0 = N_1 */ y: Tensor;
   eps: number;
 }
@@ -83,6 +94,12 @@ export interface KvLayer {
 }
 
 /**
+ * What a row of an image or video block sees beside earlier keys, by the input block's block of the row: nothing more
+ * (`causal`), later keys of its block too (`window`), or its whole block, even before the window (`whole`).
+ */
+export type BlockRule = "causal" | "window" | "whole";
+
+/**
  * Head norms, RoPE, cache write and causal attention:
  * q = rope(rms_norm_head(q, qNorm)), k = rope(rms_norm_head(k, kNorm)), v = rms_norm_head(v);
  * k and v go to the row's page slot; y = softmax(q · Kᵀ · scoreScale) · V over keys at positions
@@ -102,6 +119,7 @@ export interface AttentionOp {
   keysAreValues: boolean;
   /** v is normalised per head without weight (Gemma 4) */ normValues: boolean;
   /** tokens, the row itself included; null: full attention */ window: number | null;
+  /** default causal */ block?: BlockRule;
   rope: Rope;
   eps: number;
   scoreScale: number;
@@ -304,6 +322,7 @@ export interface AttendOp {
   kvHeads: number;
   headDim: number;
   window: number | null;
+  /** default causal */ block?: BlockRule;
   scoreScale: number;
 }
 
@@ -332,5 +351,6 @@ export type Op =
     | RopeOp
     | KvWriteOp
     | AttendOp
+    | TowerOp
   )
   & { layer?: number };

@@ -197,6 +197,13 @@ export const OP_CODES: Record<Op["kind"], number> = {
   add_norms: 10,
   draft_input: 11,
   centroid_head: 12,
+  add_positions: 13,
+  patch_attention: 14,
+  pool: 15,
+  subsample: 16,
+  local_attention: 17,
+  light_conv: 18,
+  layer_norm: 19,
   rms_norm: 32,
   add: 33,
   gelu_mul: 34,
@@ -208,7 +215,9 @@ export const OP_CODES: Record<Op["kind"], number> = {
   expert_linear: 40,
   expert_sum: 41,
 };
-const EPILOGUE_CODES = { none: 0, geglu: 1, gelu_mul: 2, softcap: 3 } as const;
+const EPILOGUE_CODES = { none: 0, geglu: 1, gelu_mul: 2, softcap: 3, silu: 4 } as const;
+const BLOCK_FLAGS = { causal: 0, window: 8, whole: 16 } as const;
+const CLIP_FLAG = 1;
 
 /** The bytes that `mb_pass_compile` takes. */
 export function encodePlan(plan: Plan): Uint8Array<ArrayBuffer> {
@@ -298,16 +307,21 @@ function parameters(op: Op): { flags: number; ints: number[]; floats: number[] }
       };
     case "linear":
       return {
-        flags: 0,
+        flags: op.clip ? CLIP_FLAG : 0,
         ints: [
           EPILOGUE_CODES[op.epilogue.kind],
           op.epilogue.kind === "gelu_mul" ? op.epilogue.column : 0,
         ],
-        floats: [op.eps, op.epilogue.kind === "softcap" ? op.epilogue.cap : 0],
+        floats: [
+          op.eps,
+          op.epilogue.kind === "softcap" ? op.epilogue.cap : 0,
+          ...(op.clip ? [...op.clip.input, ...op.clip.output] : []),
+        ],
       };
     case "attention":
       return {
-        flags: (op.ownsKv ? 1 : 0) | (op.keysAreValues ? 2 : 0) | (op.normValues ? 4 : 0),
+        flags: (op.ownsKv ? 1 : 0) | (op.keysAreValues ? 2 : 0) | (op.normValues ? 4 : 0) |
+          BLOCK_FLAGS[op.block ?? "causal"],
         ints: [
           op.heads,
           op.kvHeads,
@@ -360,9 +374,30 @@ function parameters(op: Op): { flags: number; ints: number[]; floats: number[] }
       return { flags: 0, ints: [op.kvHeads, op.headDim, op.kv.layer, op.kv.group], floats: [] };
     case "attend":
       return {
-        flags: 0,
+        flags: BLOCK_FLAGS[op.block ?? "causal"],
         ints: [op.heads, op.kvHeads, op.headDim, op.kv.layer, op.kv.group, op.window ?? 0],
         floats: [op.scoreScale],
       };
+    case "add_positions":
+      return { flags: 0, ints: [op.count, op.step, op.second], floats: [] };
+    case "patch_attention":
+      return {
+        flags: 0,
+        ints: [op.heads, op.kvHeads, op.headDim],
+        floats: [op.theta, op.eps, op.scoreScale],
+      };
+    case "pool":
+      return { flags: 0, ints: [], floats: [op.factor] };
+    case "subsample":
+      return { flags: op.channelsLast ? 1 : 0, ints: [op.bins, op.framesPerRow], floats: [op.eps] };
+    case "local_attention":
+      return {
+        flags: 0,
+        ints: [op.heads, op.headDim, op.left, op.right],
+        floats: [op.shift, op.qScale, op.kScale, op.cap],
+      };
+    case "light_conv":
+    case "layer_norm":
+      return { flags: 0, ints: [], floats: [op.eps] };
   }
 }

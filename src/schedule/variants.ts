@@ -52,13 +52,14 @@ export function tableVariants(
 /** Parts of a `linear`. */
 export interface LinearParts {
   formats: readonly StoredFormat[];
-  epilogue: "none" | "geglu" | "gelu_mul" | "softcap";
+  epilogue: "none" | "geglu" | "gelu_mul" | "softcap" | "silu";
   residual?: unknown;
   postNorm?: unknown;
   scalar?: unknown;
   hOut?: unknown;
   preNorm?: unknown;
   biases?: readonly unknown[];
+  clip?: unknown;
 }
 
 /** Variants of a `linear` on rows of these kinds. */
@@ -67,6 +68,7 @@ export function linearVariants(op: LinearParts, kinds: readonly RowKind[]): stri
   const words: string[] = [...parts];
   if (op.epilogue !== "none") words.push(op.epilogue);
   if (op.biases?.some((bias) => bias)) words.push("bias");
+  if (op.clip) words.push("clip");
   if (op.epilogue !== "geglu" && op.formats.length > 1) words.push("several matrices");
   if (new Set(op.formats.map((format) => JSON.stringify(format))).size > 1) words.push("mixed formats");
   const variants: string[] = [];

@@ -3,7 +3,7 @@ import { ISAS } from "../../dylib/compiler.ts";
 import { scanSources, sha256 } from "../../dylib/sources.ts";
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { encodePlan } from "../../src/schedule/plan.ts";
-import { elementarySample, expertSample, fusedSample, sampleBlock } from "../ffi/sample.ts";
+import { elementarySample, expertSample, fusedSample, sampleBlock, towerSample } from "../ffi/sample.ts";
 
 const dylib = decodeURIComponent(new URL("../../dylib/", import.meta.url).pathname);
 const program = decodeURIComponent(new URL("./sanitize.cpp", import.meta.url).pathname);
@@ -85,7 +85,7 @@ Deno.test({
   async fn() {
     const folder = await Deno.makeTempDir();
     const executable = await build();
-    for (const { plan, weights } of [fusedSample(), elementarySample(), expertSample()]) {
+    for (const { plan, weights } of [fusedSample(), elementarySample(), expertSample(), towerSample()]) {
       const [planFile, weightsFile, inputFile] = ["plan", "weights", "input"].map((name) =>
         `${folder}/${name}`
       );

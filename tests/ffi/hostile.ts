@@ -14,6 +14,7 @@ import {
   type Sample,
   sampleBlock,
   sampleBuffers,
+  towerSample,
 } from "./sample.ts";
 
 const REFUSALS = ["invalid_plan", "invalid_input", "invalid_argument", "unsupported"];
@@ -105,7 +106,7 @@ async function mutateInput(device: Device, sample: Sample): Promise<void> {
 }
 
 const device = await Device.open("cpu", { threads: 2 });
-for (const sample of [fusedSample(), elementarySample(), expertSample()]) {
+for (const sample of [fusedSample(), elementarySample(), expertSample(), towerSample()]) {
   await mutatePlan(device, sample);
   await mutateInput(device, sample);
 }

@@ -12,5 +12,5 @@ Deno.test("every word of a plan and of an input block set to hostile values give
   const counts: Record<string, number> = JSON.parse(new TextDecoder().decode(stdout));
   assert(counts["plan invalid_plan"] > 20000 && counts["input invalid_input"] > 1000, JSON.stringify(counts));
   assert(counts["run accepted"] > 500 && counts["input accepted"] > 100, "harmless changes are accepted");
-  assertEquals(counts.good, 3);
+  assertEquals(counts.good, 4);
 });

@@ -9,6 +9,7 @@ import {
   outputBytes,
   sampleBlock,
   sampleBuffers,
+  towerSample,
 } from "./sample.ts";
 
 const LONG = 1e6; // repetitions: far longer than any test waits
@@ -170,7 +171,7 @@ Deno.test("buffers that could move are refused by every call", async () => {
 
 Deno.test("blocking and nonblocking runs give the same bytes; a blocking one is refused during another", async () => {
   using device = await Device.open("cpu");
-  for (const sample of [fusedSample(), elementarySample(), expertSample()]) {
+  for (const sample of [fusedSample(), elementarySample(), expertSample(), towerSample()]) {
     using pass = await device.compile(sample.plan, sampleBuffers(device, sample));
     const [a, b] = [new Uint8Array(outputBytes(sample)), new Uint8Array(outputBytes(sample))];
     const statistics = await pass.run(sampleBlock(), a);

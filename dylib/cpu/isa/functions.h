@@ -11,6 +11,11 @@ void scale_row(float *y, const float *x, float scale, const float *weight, int64
 void add_rows(float *y, const float *a, float a_scale, const float *b, float b_scale, float scalar, int64_t n);
 void gelu_mul(float *y, const float *a, const float *b, int64_t n);
 void softcap(float *y, const float *x, float cap, int64_t n);
+void silu(float *y, const float *x, int64_t n);
+void gate(float *y, const float *a, const float *b, int64_t n);
+void clamp_row(float *y, const float *x, float least, float largest, int64_t n);
+float sum_row(const float *x, int64_t n);
+void multiply_add(float *y, const float *x, const float *w, int64_t n);
 void rotate(float *y, const float *x, const float *cosines, const float *sines, int64_t d, int64_t pairs);
 void to_half(uint16_t *y, const float *x, int64_t n);
 bool all_finite(const float *x, int64_t n);

@@ -54,6 +54,35 @@ void softcap(float *y, const float *x, float cap, int64_t n) {
   map(y, n, [&](auto at) { return mul(c, hyperbolic_tangent(div(at(x), c))); });
 }
 
+// The clamp keeps the exponential finite; beyond it the quotient is x or 0 to the last bit.
+static inline vf sigmoid_times(vf a, vf b) {
+  return div(a, add(set1(1.0f), exponential(sub(zero(), max(set1(-80.0f), min(set1(80.0f), b))))));
+}
+
+void silu(float *y, const float *x, int64_t n) {
+  map(y, n, [&](auto at) { return sigmoid_times(at(x), at(x)); });
+}
+
+void gate(float *y, const float *a, const float *b, int64_t n) {
+  map(y, n, [&](auto at) { return sigmoid_times(at(a), at(b)); });
+}
+
+// NaN stays NaN: min and max return their second operand then.
+void clamp_row(float *y, const float *x, float least, float largest, int64_t n) {
+  const vf low = set1(least), high = set1(largest);
+  map(y, n, [&](auto at) { return max(low, min(high, at(x))); });
+}
+
+float sum_row(const float *x, int64_t n) {
+  vf s = zero();
+  for (int64_t i = 0; i < n; i += kLanes) s = add(s, load_n(x + i, n - i < kLanes ? n - i : kLanes));
+  return reduce_add(s);
+}
+
+void multiply_add(float *y, const float *x, const float *w, int64_t n) {
+  map(y, n, [&](auto at) { return fma(at(x), at(w), at(y)); });
+}
+
 void rotate(float *y, const float *x, const float *cosines, const float *sines, int64_t d, int64_t pairs) {
   const int64_t half = d / 2;
   int64_t i = 0;

@@ -20,6 +20,7 @@ struct Shape {
   int64_t heads, kv_heads, d, layer, group, window;
   float score_scale;
   const Tensor *kv;
+  uint32_t block = 0;  // kBlockWindow or kBlockWhole: what rows of a block see
   int64_t group_heads() const { return heads / kv_heads; }
 };
 
@@ -96,7 +97,15 @@ class Attention {
   int64_t split_heads() const { return std::min<int64_t>(4, s_.group_heads()); }
 
   int64_t position(int64_t r) const { return c_.input->position[c_.input_row(y_, r)]; }
-  int64_t first_key(int64_t r) const { return s_.window ? std::max<int64_t>(0, position(r) - s_.window + 1) : 0; }
+  // The keys of a row: [first_key, last_key]. They follow each other with a block too, since it holds the row itself.
+  int64_t first_key(int64_t r) const {
+    const int64_t first = s_.window ? std::max<int64_t>(0, position(r) - s_.window + 1) : 0;
+    if (!c_.input->block_first || s_.block != kBlockWhole) return first;
+    return std::min<int64_t>(first, c_.input->block_first[c_.input_row(y_, r)]);
+  }
+  int64_t last_key(int64_t r) const {
+    return c_.input->block_last && s_.block ? c_.input->block_last[c_.input_row(y_, r)] : position(r);
+  }
 
   struct Buffers {
     float *queries, *scores, *values, *block_values;
@@ -137,7 +146,7 @@ class Attention {
     for (int64_t i = 0; i < n; i++) {
       const int64_t r = u.row + i / u.heads;
       b.first[i] = static_cast<int32_t>(std::clamp<int64_t>(first_key(r) - start, 0, kBlockKeys));
-      b.last[i] = static_cast<int32_t>(std::clamp<int64_t>(position(r) + 1 - start, 0, kBlockKeys));
+      b.last[i] = static_cast<int32_t>(std::clamp<int64_t>(last_key(r) + 1 - start, 0, kBlockKeys));
       if (b.first[i] >= b.last[i]) {
         b.first[i] = b.last[i] = 0;
         continue;
@@ -203,8 +212,12 @@ class Attention {
       load_queries(u, b.queries);
       const int64_t n = u.queries();
       for (int64_t i = 0; i < n; i++) b.partials[i] = {0.0f, 0.0f};
-      const int64_t last = position(u.row + u.rows - 1) / kBlockKeys;
-      for (int64_t block = first_key(u.row) / kBlockKeys; block <= last; block++) {
+      int64_t first = first_key(u.row), last = last_key(u.row);
+      for (int64_t r = u.row + 1; r < u.row + u.rows; r++) {
+        first = std::min(first, first_key(r));
+        last = std::max(last, last_key(r));
+      }
+      for (int64_t block = first / kBlockKeys; block <= last / kBlockKeys; block++) {
         run_block(u, block, b, b.block_partials, b.block_values);
         for (int64_t i = 0; i < n; i++) {
           join(b.partials[i], b.values + i * s_.d, b.block_partials[i], b.block_values + i * s_.d);
@@ -242,7 +255,7 @@ class Attention {
     for (int64_t h = 0; h < heads; h++) joined[h] = {0.0f, 0.0f};
     const int64_t parts_each = (s_.group_heads() + split_heads() - 1) / split_heads();
     const int64_t parts = s_.kv_heads * parts_each;
-    const int64_t first = first_key(row) / kBlockKeys, last = position(row) / kBlockKeys;
+    const int64_t first = first_key(row) / kBlockKeys, last = last_key(row) / kBlockKeys;
     for (int64_t wave = first; wave <= last; wave += kWaveBlocks) {
       const int64_t count = std::min(kWaveBlocks, last + 1 - wave);
       c_.parallel(count * parts, [&](int64_t chunk, int thread) {
@@ -273,11 +286,12 @@ class Attention {
   const int64_t rows_;
 };
 
+uint32_t block_of(const Op &op) { return op.flags & (kBlockWindow | kBlockWhole); }
 Shape attention_shape(const Op &op) {
-  return {op.ints[0], op.ints[1], op.ints[2], op.ints[4], op.ints[5], op.ints[6], op.floats[2], op.operands[3]};
+  return {op.ints[0], op.ints[1], op.ints[2], op.ints[4], op.ints[5], op.ints[6], op.floats[2], op.operands[3], block_of(op)};
 }
 Shape attend_shape(const Op &op) {
-  return {op.ints[0], op.ints[1], op.ints[2], op.ints[3], op.ints[4], op.ints[5], op.floats[0], op.operands[1]};
+  return {op.ints[0], op.ints[1], op.ints[2], op.ints[3], op.ints[4], op.ints[5], op.floats[0], op.operands[1], block_of(op)};
 }
 
 // y = rms_norm(x) * weight for one head; weight may be null.

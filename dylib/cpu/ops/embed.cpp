@@ -1,5 +1,6 @@
 // Rows of the embedding tables: the token embedding and the per-layer inputs.
 #include <cmath>
+#include <cstring>
 
 #include "../context.h"
 
@@ -8,13 +9,19 @@ namespace mb {
 ScratchNeed need_embed(const Op &) { return {}; }
 
 void run_embed(Context &c, const Op &op) {
-  const Tensor *y = op.operands[1];
+  const Tensor *y = op.operands[1], *soft = op.operands[2];
   const Weight table = weight_of(c.plan, op.operands[0]);
   const int64_t n = table.columns;
+  const uint32_t *soft_row = soft ? c.input->soft_row : nullptr;
   c.parallel_ranges(c.rows(y), 8, [&](int64_t first, int64_t last, int) {
     for (int64_t r = first; r < last; r++) {
       float *out = c.f32(y) + r * n;
-      c.kernels.dequantize(table, c.input->token[c.input_row(y, r)], 0, n, out);
+      const uint32_t row = c.input_row(y, r);
+      if (soft_row && soft_row[row] != kNoPage) {
+        memcpy(out, c.f32(soft) + static_cast<int64_t>(soft_row[row]) * n, static_cast<size_t>(n) * sizeof(float));
+        continue;
+      }
+      c.kernels.dequantize(table, c.input->token[row], 0, n, out);
       c.kernels.scale_row(out, out, op.floats[0], nullptr, n);
     }
   });

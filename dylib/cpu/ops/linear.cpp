@@ -23,7 +23,7 @@ enum Slot { kX, kResidual, kPostNorm, kScalar, kHOut, kPreNorm, kW0, kW1, kW2, k
 
 bool needs_u(const Op &op) {
   const auto &o = op.operands;
-  return o[kPreNorm] || ((o[kResidual] || o[kPostNorm] || o[kScalar]) && !o[kHOut]);
+  return o[kPreNorm] || (op.flags & kClip) || ((o[kResidual] || o[kPostNorm] || o[kScalar]) && !o[kHOut]);
 }
 
 // Weight rows that are taken together. Every choice gives the same bits.
@@ -136,6 +136,7 @@ class Linear {
     } else if (u != h) {
       memcpy(u, h, static_cast<size_t>(n) * sizeof(float));
     }
+    if (op_.flags & kClip) k_.clamp(u, u, op_.floats[2], op_.floats[3], n);
     for (const Quantized &q : quantized_) {
       const auto quantize = place < prefill_ ? k_.quantize_for_tile : k_.quantize_for_rows;
       quantize(u, n, q.group, q.nibbles, q.rows[static_cast<size_t>(place)]);
@@ -166,6 +167,7 @@ class Linear {
           k_.add_rows(row, row, 1.0f, bias[part], 1.0f, 1.0f, n);
         }
       }
+      if (op_.flags & kClip) k_.clamp(out[0], out[0], op_.floats[4], op_.floats[5], (end - p) * n);
       for (int64_t q = p; q < end; q++) {
         finish(i, first, n, order_[static_cast<size_t>(q)], out[0] + (q - p) * n, out[1] + (q - p) * n);
       }
@@ -243,6 +245,7 @@ class Linear {
       case kEpilogueGeglu: return k_.gelu_mul(y, a, b, n);
       case kEpilogueGeluMul:
         return k_.gelu_mul(y, a, c_.f32(o[kOther]) + r * columns_of(o[kOther]) + op_.ints[1] + first, n);
+      case kEpilogueSilu: return k_.silu(y, a, n);
       case kEpilogueSoftcap: return k_.softcap(y, a, op_.floats[1], n);
       default: memcpy(y, a, static_cast<size_t>(n) * sizeof(float));
     }

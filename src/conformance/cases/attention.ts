@@ -37,6 +37,11 @@ export interface AttentionDescription {
   shift?: number;
   /** the op runs on gathered rows: the last of each sequence */ gathered?: boolean;
   /** sequences that take part (their data does not depend on the others); default all */ pick?: number[];
+  /** first and last position of each block of the first sequence */ blocks?: readonly (readonly [
+    number,
+    number,
+  ])[];
+  /** what rows of a block see; default: earlier keys alone */ rule?: "window" | "whole";
 }
 
 const PAGE = 32;
@@ -61,6 +66,9 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
       position: history + from + i,
       sequence,
       rowClass: decode ? "decode" : "prefill",
+      block: sequence === 0
+        ? d.blocks?.find(([first, last]) => first <= history + from + i && history + from + i <= last)
+        : undefined,
     }))
   );
   const spans = sequences.map(({ history, rows }) => ({
@@ -116,7 +124,7 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
     const [k, v] = [activation("k", keyWidth, 1), activation("v", keyWidth, 3)];
     return builder.finish({ kind: "kv_write", k, v, kv, kvHeads, headDim }, exact);
   }
-  const common = { kv, heads, kvHeads, headDim, window: window ?? null };
+  const common = { kv, heads, kvHeads, headDim, window: window ?? null, block: d.rule };
   if (d.op === "attend") {
     const q = activation("q", queryWidth, 1, d.shift ? 1 : 0);
     const y = builder.output("y", [live, queryWidth]);
@@ -151,9 +159,10 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
 function name(d: AttentionDescription): string {
   const sequences = d.sequences.map((s) => `${s.history}+${s.rows}${s.decode ? "d" : ""}`).join(",");
   const parts = [`${d.kv ?? "f32"} sequences ${sequences} heads=${d.heads}/${d.kvHeads} d=${d.headDim}`];
-  for (const key of ["window", "rotatedPairs", "theta", "positionOffset", "peak", "shift"] as const) {
+  for (const key of ["window", "rotatedPairs", "theta", "positionOffset", "peak", "shift", "rule"] as const) {
     if (d[key] !== undefined) parts.push(`${key}=${d[key]}`);
   }
+  if (d.blocks) parts.push(`blocks ${d.blocks.map((block) => block.join("-")).join(",")}`);
   if (d.ownsKv === false) parts.push("shared");
   if (d.normValues === false) parts.push("raw values");
   for (const key of ["keysAreValues", "gathered"] as const) if (d[key]) parts.push(key);
@@ -290,6 +299,41 @@ export function attentionCases(): TableCase[] {
       add({ ...small, kv, sequences: [{ history: 250, rows: 12 }], window: 4, shift }, "attend");
       add({ ...small, kv, sequences: [{ history: 700, rows: 1, decode: true }], shift }, "attend");
     }
+    // rows of blocks: before, across and beyond pages, key blocks and windows; beside another sequence
+    for (const rule of ["window", "whole"] as const) {
+      for (const window of [undefined, 24]) {
+        const blocked = { ...small, kv, window, rule };
+        add({ ...blocked, sequences: [{ history: 0, rows: 9 }], blocks: [[2, 6]] }, "attention", "attend");
+        add(
+          { ...blocked, sequences: [{ history: 40, rows: 70 }], blocks: [[45, 98], [99, 103]] },
+          "attention",
+          "attend",
+        );
+        add(
+          {
+            ...blocked,
+            sequences: [{ history: 230, rows: 50 }, { history: 3, rows: 20 }],
+            blocks: [[240, 275]],
+          },
+          "attention",
+        );
+        add(
+          { ...blocked, sequences: [{ history: 40, rows: 40 }], blocks: [[40, 79]], keysAreValues: true },
+          "attention",
+        );
+        add({ ...blocked, sequences: [{ history: 40, rows: 1, decode: true }] }, "attention");
+        add(
+          {
+            ...blocked,
+            sequences: [{ history: 30, rows: 21 }],
+            blocks: [[40, 50]],
+            ownsKv: false,
+            gathered: true,
+          },
+          "attention",
+        );
+      }
+    }
     // one key takes nearly all of the weight
     add(
       { ...small, kv, sequences: [{ history: 300, rows: 1, decode: true }], peak: 20 },
@@ -303,6 +347,7 @@ export function attentionCases(): TableCase[] {
     name: name(d),
     variants: variantsOf(d),
     work: workOf(d),
+    cpuOnly: d.rule !== undefined,
     tolerance: d.kv === "f16" ? HALF : HALF_IF_FAST,
     build: (exact) => attentionProblem(d, seedOf(name(d)), exact),
   }));

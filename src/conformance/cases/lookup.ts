@@ -9,24 +9,41 @@ function tokensOf(random: Random, rows: number, vocabulary: number): number[] {
   return Array.from({ length: rows }, (_, i) => [vocabulary - 1, 0][i] ?? random.integer(vocabulary));
 }
 
-function embedCase(format: WeightFormat, rows: number, width: number): TableCase {
-  const name = `${formatName(format)} rows=${rows} width=${width}`;
+function embedCase(format: WeightFormat, rows: number, width: number, soft = false): TableCase {
+  const name = `${formatName(format)} rows=${rows} width=${width}${soft ? " soft" : ""}`;
   return {
     op: "embed",
     name,
     tolerance: F32,
     variants: tableVariants("embed", format),
     work: 20 * rows * width,
+    cpuOnly: soft,
     build(exact) {
       const random = new Random(seedOf(name));
       const vocabulary = 67;
       const tokens = tokensOf(random, rows, vocabulary);
-      const builder = new ProblemBuilder(random, tokens.map((token, position) => ({ token, position })), {
-        vocabulary,
-      });
+      // soft: every row but each third has a soft token, in an order that is not that of the rows
+      const builder = new ProblemBuilder(
+        random,
+        tokens.map((token, position) => ({
+          token,
+          position,
+          soft: soft && position % 3 !== 1 ? rows - 1 - position : undefined,
+        })),
+        { vocabulary },
+      );
       const table = builder.matrix("table", vocabulary, width, format);
+      const softTokens = soft
+        ? builder.plain("soft", [rows, width], "f32", random.normals(rows * width, 5))
+        : undefined;
       const y = builder.output("y", ["rows", width]);
-      return builder.finish({ kind: "embed", table, y, scale: Math.fround(Math.sqrt(width)) }, exact);
+      return builder.finish({
+        kind: "embed",
+        table,
+        soft: softTokens,
+        y,
+        scale: Math.fround(Math.sqrt(width)),
+      }, exact);
     },
   };
 }
@@ -104,6 +121,8 @@ export function lookupCases(): TableCase[] {
   return [
     ...FORMATS.flatMap((format) => [embedCase(format, 1, 128), embedCase(format, 5, 384)]),
     ...[1, 3, 100, 1537].map((width) => embedCase({ kind: "bf16" }, 4, width)),
+    ...MAIN_FORMATS.map((format) => embedCase(format, 7, 192, true)),
+    embedCase({ kind: "bf16" }, 65, 33, true),
     ...[63, 64, 65].map((rows) => embedCase(MAIN_FORMATS[3], rows, 192)),
     ...FORMATS.map((format) => perLayerCase(format, 3, 3, 128, "bf16")),
     ...MAIN_FORMATS.flatMap((format) => [

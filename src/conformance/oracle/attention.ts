@@ -21,6 +21,7 @@ export interface KvView {
 export interface Place {
   position: number;
   table: PageTable;
+  /** first and last position of its image or video block */ block?: readonly [number, number];
 }
 
 /** Index of lane 0 of K (plane 0) or V (plane 1) at `position`. */
@@ -48,18 +49,23 @@ export function kvWrite(kv: KvView, k: Float64Array, v: Float64Array, places: re
 export function attend(
   q: Float64Array,
   kv: KvView,
-  { heads, kvHeads, window, scoreScale }: Pick<AttendOp, "heads" | "kvHeads" | "window" | "scoreScale">,
+  { heads, kvHeads, window, block = "causal", scoreScale }: Pick<
+    AttendOp,
+    "heads" | "kvHeads" | "window" | "block" | "scoreScale"
+  >,
   places: readonly Place[],
 ): Float64Array {
   const { values, d } = kv;
   const y = new Float64Array(q.length);
-  places.forEach(({ position, table }, r) => {
-    const first = window === null ? 0 : Math.max(0, position - window + 1);
+  places.forEach(({ position, table, block: own }, r) => {
+    const inWindow = window === null ? 0 : Math.max(0, position - window + 1);
+    const first = own && block === "whole" ? Math.min(inWindow, own[0]) : inWindow;
+    const last = own && block !== "causal" ? own[1] : position;
     for (let head = 0; head < heads; head++) {
       const kvHead = Math.floor(head / (heads / kvHeads));
       const at = (r * heads + head) * d;
       const scores: number[] = [];
-      for (let key = first; key <= position; key++) {
+      for (let key = first; key <= last; key++) {
         const k = slot(kv, 0, kvHead, key, table);
         let dot = 0;
         for (let i = 0; i < d; i++) dot += q[at + i] * values[k + i];
@@ -87,6 +93,7 @@ export type AttentionParameters = Pick<
   | "keysAreValues"
   | "normValues"
   | "window"
+  | "block"
   | "eps"
   | "scoreScale"
 >;

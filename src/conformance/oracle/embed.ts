@@ -8,15 +8,19 @@ export function gather(x: Float64Array, n: number, index: readonly number[]): Fl
   return y;
 }
 
-/** y[i] = scale · table[token[i]]. `row(token)` gives a dequantised row [w]. */
+/**
+ * y[i] = scale · table[token[i]], or the soft token of the row. `row(token)` gives a dequantised row [w], `soft(i)` the soft
+ * token of row i.
+ */
 export function embed(
   row: (token: number) => Float64Array,
   w: number,
   tokens: readonly number[],
   scale: number,
+  soft?: (index: number) => Float64Array | undefined,
 ): Float64Array {
   const y = new Float64Array(tokens.length * w);
-  tokens.forEach((token, i) => y.set(row(token).map((value) => value * scale), i * w));
+  tokens.forEach((token, i) => y.set(soft?.(i) ?? row(token).map((value) => value * scale), i * w));
   return y;
 }
 

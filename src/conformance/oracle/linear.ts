@@ -1,4 +1,5 @@
 /** The fused matrix product. */
+import type { Clip } from "../../schedule/ops.ts";
 import { geluMul, geluTanh, softcap } from "./activation.ts";
 import { rmsNorm } from "./norm.ts";
 
@@ -13,7 +14,8 @@ export interface Matrix {
 export type LinearEpilogue =
   | { kind: "none" | "geglu" }
   | { kind: "gelu_mul"; other: Float64Array; m: number; column: number }
-  | { kind: "softcap"; cap: number };
+  | { kind: "softcap"; cap: number }
+  | { kind: "silu" };
 
 /** What a linear takes; x, residual [r, k]; norms [k]. */
 export interface LinearInputs {
@@ -25,6 +27,7 @@ export interface LinearInputs {
   preNorm?: Float64Array;
   matrices: Matrix[];
   epilogue: LinearEpilogue;
+  clip?: Clip;
   eps: number;
 }
 
@@ -44,11 +47,13 @@ export function matmul(u: Float64Array, k: number, { w, bias, n }: Matrix): Floa
 
 /** h = (residual + rms_norm(x, postNorm)) · scalar; u = rms_norm(h, preNorm); y = epilogue(matrices · u). */
 export function linear(inputs: LinearInputs): { h: Float64Array; y: Float64Array } {
-  const { x, k, residual, postNorm, preNorm, scalar = 1, matrices, epilogue, eps } = inputs;
+  const { x, k, residual, postNorm, preNorm, scalar = 1, matrices, epilogue, clip, eps } = inputs;
   const normed = postNorm ? rmsNorm(x, postNorm, k, eps) : x;
   const h = normed.map((value, i) => ((residual?.[i] ?? 0) + value) * scalar);
-  const u = preNorm ? rmsNorm(h, preNorm, k, eps) : h;
-  const products = matrices.map((matrix) => matmul(u, k, matrix));
+  const within = (x: Float64Array, bounds?: readonly [number, number]) =>
+    bounds ? x.map((value) => Math.min(Math.max(value, bounds[0]), bounds[1])) : x;
+  const u = within(preNorm ? rmsNorm(h, preNorm, k, eps) : h, clip?.input);
+  const products = matrices.map((matrix) => within(matmul(u, k, matrix), clip?.output));
   switch (epilogue.kind) {
     case "none":
       return { h, y: sideBySide(products, matrices.map((matrix) => matrix.n)) };
@@ -58,6 +63,8 @@ export function linear(inputs: LinearInputs): { h: Float64Array; y: Float64Array
       return { h, y: geluMul(products[0], matrices[0].n, epilogue.other, epilogue.m, epilogue.column) };
     case "softcap":
       return { h, y: softcap(products[0], epilogue.cap) };
+    case "silu":
+      return { h, y: products[0].map((value) => value / (1 + Math.exp(-value))) };
   }
 }
 

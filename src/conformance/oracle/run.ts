@@ -16,6 +16,15 @@ import { expertGateUp, expertLinear, type ExpertMatrix, expertSum, routerLogits,
 import { add, rmsNorm } from "./norm.ts";
 import { fromF16, toF16 } from "./numbers.ts";
 import { rope } from "./rope.ts";
+import {
+  addPositions,
+  layerNorm,
+  lightConv,
+  localAttention,
+  patchAttention,
+  pool,
+  subsample,
+} from "./towers.ts";
 import { readRow, readTensor, sizesOf } from "./weights.ts";
 
 /** A plan with its weights, run by run; KV pages stay between runs. */
@@ -94,15 +103,23 @@ export class Oracle {
     const tableRow = (table: Tensor) => (token: number) =>
       readRow(table, token, this.buffers, this.plan.limits);
     const places = (tensor: Tensor, group: number): Place[] =>
-      rows(tensor).map(({ position, sequence }) => ({ position, table: input.sequences[sequence][group] }));
+      rows(tensor).map(({ position, sequence, block }) => ({
+        position,
+        table: input.sequences[sequence][group],
+        block,
+      }));
     const matrix = (tensor: Tensor): ExpertMatrix => ({
       values: read(tensor),
       rows: tensor.shape[1] as number,
       n: columns(tensor),
     });
     switch (op.kind) {
-      case "embed":
-        return void write(op.y, embed(tableRow(op.table), columns(op.table), tokens(op.y), op.scale));
+      case "embed": {
+        const softRows = rows(op.y).map((row) => row.soft);
+        const soft = (i: number) =>
+          op.soft && softRows[i] !== undefined ? tableRow(op.soft)(softRows[i]) : undefined;
+        return void write(op.y, embed(tableRow(op.table), columns(op.table), tokens(op.y), op.scale, soft));
+      }
       case "per_layer_inputs":
         return void write(
           op.y,
@@ -125,6 +142,7 @@ export class Oracle {
             n: w.shape[0] as number,
           })),
           epilogue,
+          clip: op.clip,
           eps: op.eps,
         });
         if (op.hOut) write(op.hOut, h);
@@ -231,6 +249,50 @@ export class Oracle {
         return kvWrite(this.#kv(op.kv), read(op.k), read(op.v), places(op.k, op.kv.group));
       case "attend":
         return void write(op.y, attend(read(op.q), this.#kv(op.kv), op, places(op.q, op.kv.group)));
+      case "add_positions":
+        return void write(
+          op.y,
+          addPositions(read(op.x), columns(op.x), tableRow(op.table), read(op.positions), op),
+        );
+      case "patch_attention": {
+        const positions = read(op.positions);
+        const [q, k, v] = [read(op.q), read(op.k), read(op.v)];
+        return void write(op.y, patchAttention(q, k, v, read(op.qNorm), read(op.kNorm), positions, op));
+      }
+      case "pool": {
+        const members = read(op.members);
+        return void write(
+          op.y,
+          pool(
+            read(op.x),
+            columns(op.x),
+            members,
+            columns(op.members),
+            op.factor,
+            maybe(op.bias),
+            maybe(op.scale),
+          ),
+        );
+      }
+      case "subsample":
+        return void write(
+          op.y,
+          subsample(read(op.x), read(op.valid), read(op.weight), read(op.norm), rows(op.y).length, op),
+        );
+      case "local_attention": {
+        const [q, k, v] = [read(op.q), read(op.k), read(op.v)];
+        return void write(
+          op.y,
+          localAttention(q, k, v, read(op.perDimScale), read(op.relative), read(op.valid), op),
+        );
+      }
+      case "light_conv":
+        return void write(op.y, lightConv(read(op.x), read(op.weight), read(op.norm), op.eps));
+      case "layer_norm":
+        return void write(
+          op.y,
+          layerNorm(read(op.x), columns(op.x), read(op.weight), maybe(op.bias), op.eps),
+        );
     }
   }
 }

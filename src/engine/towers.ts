@@ -1,0 +1,281 @@
+/**
+ * A model's eyes and ears on its device: pictures and sounds become soft tokens. Their weights lie in the model's weight
+ * buffers; a plan is compiled when the first picture or sound comes, and again for a larger one.
+ */
+import type { Buffer } from "../../ffi/buffer.ts";
+import type { Device } from "../../ffi/device.ts";
+import type { Pass } from "../../ffi/pass.ts";
+import type { ModelConfig } from "../checkpoint/config.ts";
+import type { ClipBounds, StoredClip, TowerWeights } from "../checkpoint/towers.ts";
+import type { WeightTensor } from "../checkpoint/tensor.ts";
+import { Disposed, InvalidArgument, MarkbaseError } from "../errors.ts";
+import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../media/types.ts";
+import { audioPlan } from "../schedule/audio.ts";
+import type { Tensor } from "../schedule/tensor.ts";
+import {
+  FIRST_TOWER_WEIGHTS,
+  INPUT_BUFFER,
+  TOWER_OUTPUT,
+  type TowerPlan,
+  type TowerPlanOptions,
+  type TowerWeightPlaces,
+} from "../schedule/tower.ts";
+import { unifiedAudioPlan, unifiedVisionPlan } from "../schedule/unified.ts";
+import { visionPlan } from "../schedule/vision.ts";
+import { encodeInput } from "./input.ts";
+import { featuresInput, framesInput, imageInput, type TowerInput } from "./tower_inputs.ts";
+import { Turns } from "./turns.ts";
+import type { WeightLayout } from "./weights.ts";
+
+/** What `Towers` works with; all of it stays the model's. */
+export interface TowerParts {
+  config: Pick<ModelConfig, "vision" | "audio" | "hiddenSize">;
+  weights: TowerWeights;
+  /** bounds of every clipped linear of `weights` */ clips: ReadonlyMap<StoredClip, ClipBounds>;
+  device: Device;
+  /** has the weights of the towers */ layout: WeightLayout;
+  /** plan index at which `layout` counts from */ firstBuffer: number;
+  /** in the order of the layout */ weightBuffers: readonly Buffer[];
+  exact: boolean;
+  /** look for NaN and Inf after each op; for tests */ checkFinite?: boolean;
+}
+
+/** Both outputs of a tower. */
+export interface TowerResults {
+  /** tokens × the tower's own width, before the projector; audio: of all frames */ tower: SoftTokens;
+  /** tokens × hidden size */ soft: SoftTokens;
+}
+
+type Part = "vision" | "audio";
+
+/** A compiled plan with the buffers that it owns. */
+interface Compiled extends AsyncDisposable {
+  plan: TowerPlan;
+  pass: Pass;
+  inputs: Buffer;
+}
+
+/** Rows are compiled for in steps, so that pictures of nearly one size share a plan. */
+const ROW_STEP = 512;
+
+/** See the head of this file. */
+export class Towers implements AsyncDisposable, Disposable {
+  readonly #parts: TowerParts;
+  readonly #places: TowerWeightPlaces;
+  readonly #turns = new Turns();
+  readonly #compiled = new Map<Part, Compiled>();
+  #closed = false;
+
+  constructor(parts: TowerParts) {
+    this.#parts = parts;
+    const { layout, firstBuffer, clips } = parts;
+    const moved = new Map<WeightTensor, Tensor>();
+    const move = (tensor: Tensor | undefined): Tensor | undefined =>
+      tensor && {
+        ...tensor,
+        buffer: tensor.buffer - firstBuffer + FIRST_TOWER_WEIGHTS,
+        scales: move(tensor.scales),
+        biases: move(tensor.biases),
+      };
+    this.#places = {
+      buffers: layout.buffers,
+      clips,
+      tensor(weight) {
+        let tensor = moved.get(weight);
+        if (tensor === undefined) moved.set(weight, tensor = move(layout.tensor(weight))!);
+        return tensor;
+      },
+    };
+  }
+
+  /** Whether the model can see, and hear. */
+  get parts(): { vision: boolean; audio: boolean } {
+    const { vision, audio } = this.#parts.weights;
+    return { vision: vision !== null, audio: audio !== null };
+  }
+
+  /**
+   * Soft tokens of a picture, in the order of its grid. Rejects with `InvalidArgument`, `MarkbaseError` (`no_vision` where
+   * the model cannot see), `DeviceError`, `Disposed`, or the signal's reason.
+   */
+  async embedImage(image: ImagePatches, options: { signal?: AbortSignal } = {}): Promise<SoftTokens> {
+    return (await this.#run("vision", this.#imageInput(image), false, options.signal)).soft;
+  }
+
+  /** Soft tokens of a sound: those of valid frames. Rejects as `embedImage`, code `no_audio`. */
+  async embedAudio(
+    audio: AudioFeatures | AudioFrames,
+    options: { signal?: AbortSignal } = {},
+  ): Promise<SoftTokens> {
+    return (await this.#run("audio", this.#audioInput(audio), false, options.signal)).soft;
+  }
+
+  /** As `embedImage`, with the tower's own output. */
+  async imageResults(image: ImagePatches): Promise<TowerResults> {
+    return await this.#run("vision", this.#imageInput(image), true, undefined);
+  }
+
+  /** As `embedAudio`, with the tower's own output. */
+  async audioResults(audio: AudioFeatures | AudioFrames): Promise<TowerResults> {
+    return await this.#run("audio", this.#audioInput(audio), true, undefined);
+  }
+
+  /** Bytes of activations and inputs of the plans compiled so far. */
+  get activationBytes(): number {
+    let bytes = 0;
+    for (const { plan } of this.#compiled.values()) bytes += plan.buffers[0].bytes + plan.buffers[1].bytes;
+    return bytes;
+  }
+
+  /** Refuses later calls and releases plans and buffers once the run under way has ended. */
+  [Symbol.dispose](): void {
+    void this[Symbol.asyncDispose]();
+  }
+
+  /** As dispose, and waits. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    await this.#turns.idle();
+    for (const compiled of this.#compiled.values()) await compiled[Symbol.asyncDispose]();
+    this.#compiled.clear();
+  }
+
+  #imageInput(image: ImagePatches): TowerInput {
+    this.#check();
+    const { config: { vision }, weights } = this.#parts;
+    if (vision === null || weights.vision === null) {
+      throw missing("no_vision", "see pictures", "vision", vision);
+    }
+    return imageInput(vision, image);
+  }
+
+  #audioInput(audio: AudioFeatures | AudioFrames): TowerInput {
+    this.#check();
+    const { config, weights } = this.#parts;
+    if (config.audio === null || weights.audio === null) {
+      throw missing("no_audio", "hear sounds", "audio", config.audio);
+    }
+    if (config.audio.kind === "tower") {
+      if (!("logMel" in audio)) throw wrongKind("log-mel features", "raw frames");
+      return featuresInput(config.audio, audio);
+    }
+    if (!("samples" in audio)) throw wrongKind("raw frames", "log-mel features");
+    return framesInput(config.audio, audio);
+  }
+
+  async #run(
+    part: Part,
+    input: TowerInput,
+    withTower: boolean,
+    signal: AbortSignal | undefined,
+  ): Promise<TowerResults> {
+    return await this.#turns.take(signal, async () => {
+      this.#check();
+      const { plan, pass, inputs } = await this.#plan(part, input);
+      for (const [name, tensor] of plan.inputs) {
+        await inputs.writeAsync(tensor.offset, input.values.get(name)!);
+      }
+      const outputs = withTower ? [plan.tower, plan.soft] : [plan.soft];
+      const rowsOf = ({ shape }: Tensor) => shape[0] === "rows" ? input.rows : input.outRows;
+      const sizes = outputs.map((tensor) => rowsOf(tensor) * (tensor.shape[1] as number));
+      const values = new Float32Array(sizes.reduce((sum, size) => sum + size, 0));
+      const block = encodeInput({
+        rows: Array.from({ length: input.rows }, (_, position) => ({
+          token: 0,
+          position,
+          sequence: 0,
+          rowClass: "prefill" as const,
+        })),
+        outputs: Array.from({ length: input.outRows }, (_, row) => ({ row })),
+        sequences: [[]],
+        groups: 0,
+        vocabularySize: 1,
+        outputMask: 1 << TOWER_OUTPUT.soft | (withTower ? 1 << TOWER_OUTPUT.tower : 0),
+      });
+      await pass.run(block, new Uint8Array(values.buffer), { signal });
+      const tower = withTower ? rowsOfValues(values.subarray(0, sizes[0]), plan.tower) : NOTHING;
+      const soft = rowsOfValues(values.subarray(withTower ? sizes[0] : 0), plan.soft);
+      return { tower, soft: input.kept ? keep(soft, input.kept) : soft };
+    });
+  }
+
+  /** The plan of a part with room for the input. */
+  async #plan(part: Part, { rows, outRows }: TowerInput): Promise<Compiled> {
+    const present = this.#compiled.get(part);
+    if (present) {
+      const { limits } = present.plan;
+      if (limits.rows >= rows && limits.out_rows >= outRows) return present;
+      this.#compiled.delete(part);
+      await present[Symbol.asyncDispose]();
+    }
+    const { device, weightBuffers, exact, checkFinite } = this.#parts;
+    const limits = { rows: Math.ceil(rows / ROW_STEP) * ROW_STEP, out_rows: roundedOutRows(rows, outRows) };
+    const plan = this.#build(part, { limits, exact, checkFinite });
+    await using scope = new AsyncDisposableStack();
+    const arena = scope.use(device.createBuffer(plan.buffers[0].bytes));
+    const inputs = scope.use(device.createBuffer(plan.buffers[INPUT_BUFFER].bytes));
+    const pass = scope.use(await device.compile(plan, [arena, inputs, ...weightBuffers]));
+    const owned = scope.move();
+    const compiled = { plan, pass, inputs, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+    this.#compiled.set(part, compiled);
+    return compiled;
+  }
+
+  #build(part: Part, options: TowerPlanOptions): TowerPlan {
+    const { config, weights } = this.#parts;
+    if (part === "vision") {
+      const [vision, of] = [config.vision!, weights.vision!];
+      return vision.kind === "tower" && of.kind === "tower"
+        ? visionPlan(vision, of, this.#places, options)
+        : vision.kind === "patches" && of.kind === "patches"
+        ? unifiedVisionPlan(vision, of, this.#places, options)
+        : mismatch();
+    }
+    const [audio, of] = [config.audio!, weights.audio!];
+    return audio.kind === "tower" && of.kind === "tower"
+      ? audioPlan(audio, of, this.#places, options)
+      : audio.kind === "frames" && of.kind === "frames"
+      ? unifiedAudioPlan(audio, of, this.#places, options)
+      : mismatch();
+  }
+
+  #check(): void {
+    if (this.#closed) throw new Disposed("A model");
+  }
+}
+
+const NOTHING: SoftTokens = { values: new Float32Array(0), tokens: 0 };
+
+/** Output rows in the proportion that the input has. */
+function roundedOutRows(rows: number, outRows: number): number {
+  return outRows === 1 ? 1 : Math.ceil(outRows * (Math.ceil(rows / ROW_STEP) * ROW_STEP) / rows);
+}
+
+function rowsOfValues(values: Float32Array, tensor: Tensor): SoftTokens {
+  return { values, tokens: values.length / (tensor.shape[1] as number) };
+}
+
+function keep({ values, tokens }: SoftTokens, kept: readonly number[]): SoftTokens {
+  if (kept.length === tokens) return { values, tokens };
+  const width = values.length / tokens;
+  const some = new Float32Array(kept.length * width);
+  kept.forEach((row, i) => some.set(values.subarray(row * width, (row + 1) * width), i * width));
+  return { values: some, tokens: kept.length };
+}
+
+function missing(code: string, verb: string, part: string, config: unknown): MarkbaseError {
+  return new MarkbaseError(
+    code,
+    config === null
+      ? `This model cannot ${verb}. Use one that has a ${part} tower.`
+      : `This checkpoint has no weights of the ${part} part that its config names. Download a complete one.`,
+  );
+}
+
+function wrongKind(expected: string, found: string): InvalidArgument {
+  return new InvalidArgument(`This model hears ${expected}, not ${found}.`);
+}
+
+function mismatch(): never {
+  throw new RangeError("Config and weights of a tower are of different kinds.");
+}
