@@ -32,6 +32,8 @@ const sections = values.only?.split(",") ?? SECTIONS;
 const shapeNames = values.shape?.split(",") ?? (values.weights ? ["e4b"] : ["e4b", "26b-a4b"]);
 const CONTEXTS = [128, 1024, 8192];
 const LONGEST = 8192;
+/** Shapes whose forwards are taken apart into kernels. */
+const TABLES = new Set(["e4b", "26b-a4b"]);
 const SECTION_SECONDS = 170;
 
 const report: Record<string, unknown> = {};
@@ -171,8 +173,9 @@ await section("forward", async () => {
   if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
   const folder = values.weights ?? await Deno.makeTempDir({ prefix: "markbase-device-" });
   try {
+    const writing = performance.now();
     if (values.weights === undefined) await writeSynthetic(shape, folder);
-    say(`shape        ${shapeNames[0]}`);
+    say(`shape        ${shapeNames[0]}, written in ${((performance.now() - writing) / 1e3).toFixed(1)} s`);
     const timings: ForwardTiming[] = [];
     {
       const opening = performance.now();
@@ -183,9 +186,11 @@ await section("forward", async () => {
         }`,
       );
       for (const context of CONTEXTS) timings.push(await bench.time("decode", 1, context));
-      timings.push(await bench.time("decode", 8, 8192));
+      for (const rows of [2, 4, 8, 16]) timings.push(await bench.time("decode", rows, 128));
       timings.push(await bench.time("prefill", 512, 512));
       timings.push(await bench.time("prefill", 512, 8192));
+      await bench.checkFinite();
+      say("finite       no NaN, no Inf in the output of any op");
       report.memory = device.memory();
     }
     report.forward = timings;
@@ -198,11 +203,17 @@ await section("forward", async () => {
         } GB/s, ${(t.flops / t.deviceSeconds / 1e12).toFixed(1)} TFLOP/s`,
       );
     }
+    if (kind !== "cuda" || !TABLES.has(shapeNames[0])) return; // the others do not time kernels
     using timed = await Device.open(kind, { timeKernels: true });
     using bench = await ForwardBench.open(timed, folder, LONGEST);
     const tables: Record<string, KernelShare[]> = {};
     for (
-      const [what, rows, context] of [["decode", 1, 128], ["decode", 1, 8192], ["prefill", 512, 512]] as const
+      const [what, rows, context] of [
+        ["decode", 1, 128],
+        ["decode", 1, 8192],
+        ["decode", 8, 128],
+        ["prefill", 512, 512],
+      ] as const
     ) {
       const shares = await bench.kernels(what, rows, context);
       tables[`${what} ${rows} at ${context}`] = shares;

@@ -1,5 +1,5 @@
 /**
- * Writes a checkpoint of a real model's shape with random MLX 4-bit weights, for speed and memory measurements.
+ * Writes a checkpoint of a real model's shape with random weights (MLX 4-bit or bf16), for speed and memory measurements.
  *
  *     deno run -A bench/synthetic.ts e2b FOLDER
  *
@@ -26,6 +26,7 @@ export interface Shape {
   globalKvHeads?: number;
   /** routed experts of each layer */ experts?: { count: number; topK: number; width: number };
   /** the class that takes pictures and sound without encoders */ unified?: boolean;
+  /** bf16 matrices instead of 4-bit ones */ unquantised?: boolean;
 }
 
 const LARGE = {
@@ -93,6 +94,17 @@ export const shapes: Record<string, Shape> = {
     globalKvHeads: 2,
     experts: { count: 128, topK: 8, width: 704 },
   },
+  "26b-standard": {
+    ...LARGE,
+    hidden: 2816,
+    layers: 30,
+    mlp: 2112,
+    heads: 16,
+    kvHeads: 8,
+    globalKvHeads: 2,
+    experts: { count: 128, topK: 8, width: 704 },
+    unquantised: true,
+  },
   "31b": { ...LARGE, hidden: 5376, layers: 60, mlp: 21504, heads: 32, kvHeads: 16, globalKvHeads: 4 },
 };
 
@@ -112,6 +124,7 @@ interface Entry {
 /** Deterministic noise: one pool of random words, read from a different place for each tensor. */
 class Noise {
   readonly #pool = new Uint8Array(1 << 24);
+  readonly #near = new Map<string, Uint8Array>();
   #next = 0;
 
   constructor(seed: number) {
@@ -128,13 +141,13 @@ class Noise {
   }
 
   /** A filler that copies pool bytes, starting somewhere new. */
-  codes(): Entry["fill"] {
-    const start = this.#next = (this.#next + 7_340_033 * 4) % this.#pool.length;
+  codes(pool: Uint8Array = this.#pool): Entry["fill"] {
+    const start = this.#next = (this.#next + 7_340_033 * 4) % pool.length;
     return (chunk, offset) => {
       let at = 0;
       while (at < chunk.length) {
-        const from = (start + offset + at) % this.#pool.length;
-        const part = this.#pool.subarray(from, Math.min(this.#pool.length, from + chunk.length - at));
+        const from = (start + offset + at) % pool.length;
+        const part = pool.subarray(from, Math.min(pool.length, from + chunk.length - at));
         chunk.set(part, at);
         at += part.length;
       }
@@ -143,18 +156,19 @@ class Noise {
 
   /** bf16 values near `mean`, spread by `spread` on either side. */
   near(mean: number, spread: number): Entry["fill"] {
-    const codes = this.codes();
-    const table = new Uint16Array(256);
-    const value = new DataView(new ArrayBuffer(4));
-    for (let i = 0; i < 256; i++) {
-      value.setFloat32(0, mean + spread * (i / 127.5 - 1));
-      table[i] = value.getUint16(0);
+    const key = `${mean} ${spread}`;
+    let pool = this.#near.get(key);
+    if (pool === undefined) {
+      const table = new Uint16Array(256);
+      const value = new DataView(new ArrayBuffer(4));
+      for (let i = 0; i < 256; i++) {
+        value.setFloat32(0, mean + spread * (i / 127.5 - 1));
+        table[i] = value.getUint16(0);
+      }
+      const values = Uint16Array.from(new Uint16Array(this.#pool.buffer), (word) => table[word & 255]);
+      this.#near.set(key, pool = new Uint8Array(values.buffer));
     }
-    return (chunk, offset) => {
-      codes(chunk, offset);
-      const values = new Uint16Array(chunk.buffer, chunk.byteOffset, chunk.length / 2);
-      for (let i = 0; i < values.length; i++) values[i] = table[values[i] & 255];
-    };
+    return this.codes(pool);
   }
 }
 
@@ -166,6 +180,7 @@ function entries(shape: Shape, noise: Noise): Entry[] {
     list.push({ name, dtype: "BF16", shape: dims, bytes: 2 * dims.reduce((a, b) => a * b, 1), fill });
   const norm = (name: string, width: number) => bf16(`${root}${name}.weight`, [width], noise.near(1, 0.1));
   const matrices = (name: string, rows: number[], columns: number, bits = BITS) => {
+    if (shape.unquantised) return bf16(`${root}${name}.weight`, [...rows, columns], noise.near(0, 0.035));
     const words = columns * bits / 32;
     list.push({
       name: `${root}${name}.weight`,
@@ -244,7 +259,7 @@ function entries(shape: Shape, noise: Noise): Entry[] {
 }
 
 /** The `config.json` of a model of this shape, quantised or not. */
-export function configOf(shape: Shape, quantised: boolean = true): Record<string, unknown> {
+export function configOf(shape: Shape, quantised: boolean = !shape.unquantised): Record<string, unknown> {
   const layerTypes = Array.from(
     { length: shape.layers },
     (_, i) => (i + 1) % shape.fullEvery === 0 ? "full_attention" : "sliding_attention",

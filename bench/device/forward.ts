@@ -46,6 +46,7 @@ export class ForwardBench implements Disposable {
     readonly device: Device,
     readonly prefill: { plan: TextPlan; pass: Pass },
     readonly decode: { plan: TextPlan; pass: Pass },
+    /** looks for NaN and Inf after each op */ readonly checked: { plan: TextPlan; pass: Pass },
     pages: number[],
     vocabulary: number,
   ) {
@@ -84,6 +85,12 @@ export class ForwardBench implements Disposable {
         variant: "decode",
         limits: limits(16, 16, pages * groups.length),
       }),
+      checked: textPlan(config, weights, layout, {
+        ...common,
+        variant: "decode",
+        limits: limits(16, 16, pages * groups.length),
+        checkFinite: true,
+      }),
     };
     const scope = new DisposableStack();
     const arena = scope.use(
@@ -99,6 +106,7 @@ export class ForwardBench implements Disposable {
       device,
       await compile(plans.prefill),
       await compile(plans.decode),
+      await compile(plans.checked),
       groups.map(() => pages),
       config.vocabularySize,
     );
@@ -161,6 +169,17 @@ export class ForwardBench implements Disposable {
       bytes: costs.reduce((sum, { bytes }) => sum + bytes, 0),
       flops: costs.reduce((sum, { flops }) => sum + flops, 0),
     };
+  }
+
+  /** Runs a forward of 4 decode rows that rejects with the first op whose output holds a NaN or an Inf. */
+  async checkFinite(): Promise<void> {
+    const { plan, pass } = this.checked;
+    const input = this.#input("decode", 4, 132);
+    const bytes = [0, 1, 2].reduce(
+      (sum, i) => sum + tensorBytes(plan.outputs[i], { ...plan.limits, rows: 4, out_rows: 4 }),
+      0,
+    );
+    await pass.run(input, new Uint8Array(bytes));
   }
 
   /** The time of each kernel in one forward; the device must have been opened with `timeKernels`. */
