@@ -63,44 +63,80 @@ static inline void accumulate(
 {
   constexpr uint n = chunk_words(W);
   constexpr uint quads = chunk_columns(W) / 4;
+  constexpr uint step = quads < 8 / R ? quads : 8 / R;  // quads whose u is read together: of eight rows and quads
+  constexpr bool ahead = R > 2;  // the next ones are read before these are multiplied; two rows have two threadgroups to a core instead
   float part[R * NR];
   #pragma clang loop unroll(full)
   for (uint i = 0; i < R * NR; i++) {
     part[i] = is_affine(W) ? 0.0f : acc[i];
   }
+  float sum[R];
   #pragma clang loop unroll(full)
-  for (uint q = 0; q < quads; q++) {
-    float w[4 * NR];
+  for (uint r = 0; r < R; r++) {
+    sum[r] = ahead && is_affine(W) ? sums[4 * row_quads[r]] : 0.0f;
+  }
+  float4 next[step * R];
+  if (ahead) {
     #pragma clang loop unroll(full)
-    for (uint i = 0; i < NR; i++) {
+    for (uint i = 0; i < step * R; i++) {
+      next[i] = u[row_quads[i % R] + i / R * stride];
+    }
+  }
+  #pragma clang loop unroll(full)
+  for (uint first = 0; first < quads; first += step) {
+    float4 now[step * R];
+    if (ahead) {
       #pragma clang loop unroll(full)
-      for (uint j = 0; j < 4; j++) {
-        w[4 * i + j] = is_affine(W) ? code_operand<W>(chunks.words + i * n, exponent, 4 * q + j)
-                                    : element_at<W>(chunks.words + i * n, exponent, 4 * q + j);
+      for (uint i = 0; i < step * R; i++) {
+        now[i] = next[i];
       }
     }
+    if (ahead && first + step < quads) {
+      #pragma clang loop unroll(full)
+      for (uint i = 0; i < step * R; i++) {
+        next[i] = u[row_quads[i % R] + (first + step + i / R) * stride];
+      }
+    }
+    // Without barriers a compiler reads u of the whole chunk first, for which registers do not suffice.
+    if (ahead) {
+      simdgroup_barrier(mem_flags::mem_none);
+    }
     #pragma clang loop unroll(full)
-    for (uint r = 0; r < R; r++) {
-      const float4 x = u[row_quads[r] + q * stride];
+    for (uint q = 0; q < step; q++) {
+      float w[4 * NR];
       #pragma clang loop unroll(full)
       for (uint i = 0; i < NR; i++) {
-        const float s = part[r * NR + i];
-        part[r * NR + i] = fma(w[4 * i + 3], x.w, fma(w[4 * i + 2], x.z, fma(w[4 * i + 1], x.y, fma(w[4 * i], x.x, s))));
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < 4; j++) {
+          w[4 * i + j] = is_affine(W) ? code_operand<W>(chunks.words + i * n, exponent, 4 * (first + q) + j)
+                                      : element_at<W>(chunks.words + i * n, exponent, 4 * (first + q) + j);
+        }
+      }
+      #pragma clang loop unroll(full)
+      for (uint r = 0; r < R; r++) {
+        const float4 v = ahead ? now[q * R + r] : u[row_quads[r] + (first + q) * stride];
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < NR; i++) {
+          const float s = part[r * NR + i];
+          part[r * NR + i] =
+              fma(w[4 * i + 3], v.w, fma(w[4 * i + 2], v.z, fma(w[4 * i + 1], v.y, fma(w[4 * i], v.x, s))));
+        }
       }
     }
-    // Without it a compiler reads u of the whole chunk first, for which registers do not suffice.
-    if (R > 1 && q % (8 / R) == 8 / R - 1) {
+    if (R > 1 && !ahead) {
       simdgroup_barrier(mem_flags::mem_none);
     }
   }
   #pragma clang loop unroll(full)
   for (uint r = 0; r < R; r++) {
-    const float sum = is_affine(W) ? sums[4 * row_quads[r]] : 0.0f;
+    if (!ahead && is_affine(W)) {
+      sum[r] = sums[4 * row_quads[r]];
+    }
     #pragma clang loop unroll(full)
     for (uint i = 0; i < NR; i++) {
       const float scale = is_affine(W) ? stored_float<S>(chunks.scale[i]) : 0.0f;
       const float bias = is_affine(W) ? stored_float<S>(chunks.bias[i]) : 0.0f;
-      acc[r * NR + i] = is_affine(W) ? fma(bias, sum, fma(scale, part[r * NR + i], acc[r * NR + i])) : part[r * NR + i];
+      acc[r * NR + i] = is_affine(W) ? fma(bias, sum[r], fma(scale, part[r * NR + i], acc[r * NR + i])) : part[r * NR + i];
     }
   }
 }
