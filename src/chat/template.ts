@@ -80,7 +80,7 @@ export class ChatTemplate {
 
   /**
    * Renders a conversation. Throws InvalidArgument for messages or tools of the wrong shape, TemplateError when the
-   * template raises, fails or passes a limit.
+   * template raises, fails, passes a limit or does not know tools.
    */
   render(messages: readonly Message[], options: RenderOptions = {}): RenderedChat {
     for (const name of Object.keys(options)) {
@@ -95,11 +95,23 @@ export class ChatTemplate {
       add_generation_prompt: options.addGenerationPrompt ?? true,
     };
     const tools = options.tools === undefined ? [] : prepareTools(options.tools);
-    if (tools.length > 0) variables.tools = callerValue(tools, "tools");
+    if (tools.length > 0) {
+      this.#checkTools();
+      variables.tools = callerValue(tools, "tools");
+    }
     if (options.thinking !== undefined) variables.enable_thinking = options.thinking;
     const { text, segments, warnings } = splitRendered(this.#run(variables), this.#controlTokens);
     this.#checkMedia(prepared.media, segments);
     return { text, segments, media: prepared.media, warnings: [...prepared.warnings, ...warnings] };
+  }
+
+  /** A template that never reads `tools` would ignore them silently. */
+  #checkTools(): void {
+    if (this.#tokens.some(({ type, value }) => type === "Identifier" && value === "tools")) return;
+    throw new TemplateError(
+      "tools_unsupported",
+      "This model's chat template does not know tools. Leave tools out, or describe them in a message.",
+    );
   }
 
   #run(variables: Record<string, unknown>): string {

@@ -4,6 +4,7 @@
  */
 import { CheckpointError } from "../errors.ts";
 import { type AudioConfig, parseAudio, parseVision, type VisionConfig } from "./config_media.ts";
+import { parseGemma3Layers } from "./config_gemma3.ts";
 import { parseLayers } from "./config_layers.ts";
 import { Fields } from "./fields.ts";
 import { parseQuantization, type Quantization } from "./quantization.ts";
@@ -14,7 +15,7 @@ export interface RopeConfig {
   theta: number;
   /** Pairs i < rotatedPairs turn by `position / factor * theta^(-2i / headDim)`; the others are left alone. */
   rotatedPairs: number;
-  /** Positions are divided by this; 1 in all of Gemma 4. */
+  /** Positions are divided by this; 1 in all of Gemma 4, 8 in the full layers of the larger Gemma 3 models. */
   factor: number;
 }
 
@@ -107,7 +108,7 @@ export interface SuggestedSampling {
 /** A checked architecture. Sizes are in elements. */
 export interface ModelConfig {
   /** Family, the same for every source format. */
-  architecture: "gemma4";
+  architecture: "gemma3" | "gemma4";
   /** The file's own word. */
   modelType: string;
   /** V: rows of the embedding table. */
@@ -122,10 +123,14 @@ export interface ModelConfig {
   perLayerVocabularySize: number;
   /** Added to the mean square inside the root. */
   rmsNormEps: number;
-  /** Added to each stored norm weight; 0 in Gemma 4. */
+  /** Added to each stored norm weight; 0 in Gemma 4 and in GGUF files, 1 in Gemma 3. */
   normWeightOffset: number;
   /** Factor of the attention scores; 1 in Gemma 4. */
   attentionScale: number;
+  /** Values are RMS-normalised for each head, without a weight: in Gemma 4. */
+  valueNorm: boolean;
+  /** Each layer ends with a factor of the residual stream: in Gemma 4. */
+  layerScalar: boolean;
   /** Logits become `c * tanh(x / c)`. */
   finalLogitSoftcap: number | null;
   /** The exact root of the hidden size. */
@@ -154,6 +159,8 @@ export interface ModelConfig {
 
 /** Values of `model_type` that `parseConfig` takes. */
 export const SUPPORTED_MODEL_TYPES: readonly string[] = [
+  "gemma3",
+  "gemma3_text",
   "gemma4",
   "gemma4_text",
   "gemma4_unified",
@@ -164,50 +171,53 @@ export const SUPPORTED_MODEL_TYPES: readonly string[] = [
 
 /**
  * Turns the JSON of a `config.json` (and that of a `generation_config.json`, or null) into a checked `ModelConfig`.
- * Both spellings of per-layer values are read. Throws `CheckpointError` with code `unknown_model_type` or
- * `invalid_config` that names the key and the value.
+ * Both spellings of per-layer values are read. `file` names the source in errors. Throws `CheckpointError` with code
+ * `unknown_model_type` or `invalid_config` that names the key and the value.
  */
-export function parseConfig(configJson: unknown, generationJson: unknown = null): ModelConfig {
-  const top = Fields.of(configJson);
+export function parseConfig(
+  configJson: unknown,
+  generationJson: unknown = null,
+  file: string = "config.json",
+): ModelConfig {
+  const top = Fields.of(configJson, "", file);
   const modelType = top.get("model_type");
   if (typeof modelType !== "string" || !SUPPORTED_MODEL_TYPES.includes(modelType)) {
     const named = modelType === undefined
-      ? "config.json names no model_type"
+      ? `${file} names no model_type`
       : `Model type ${JSON.stringify(modelType)} is not supported`;
     throw new CheckpointError(
       "unknown_model_type",
       `${named}. Supported: ${SUPPORTED_MODEL_TYPES.join(", ")}.`,
     );
   }
+  const isGemma3 = modelType.startsWith("gemma3");
   const unified = modelType.startsWith("gemma4_unified");
   const isDrafter = modelType.endsWith("_assistant");
   const text = modelType.endsWith("_text") ? top : top.object("text_config");
   if (text === null) throw top.wrong("text_config", "a JSON object");
 
-  const vocabularySize = text.integer("vocab_size", { or: 262_144 });
+  const vocabularySize = text.integer("vocab_size", { or: isGemma3 ? 262_208 : 262_144 });
   const hiddenSize = text.integer("hidden_size", { or: 2304 });
-  const perLayerInputSize = readPerLayerInputSize(text, unified, isDrafter);
+  const perLayerInputSize = isGemma3 ? 0 : readPerLayerInputSize(text, unified, isDrafter);
   text.oneOf("hidden_activation", ["gelu_pytorch_tanh"], "gelu_pytorch_tanh");
   const softcap = text.number("final_logit_softcapping", { min: 0, or: 0 });
-  const bidirectional = text.isNull("use_bidirectional_attention") ? "none" : text.oneOf(
-    "use_bidirectional_attention",
-    ["none", "vision"],
-    unified && !isDrafter ? "vision" : "none",
-  );
+  const bidirectional = isGemma3 ? causalOnly(text) : readBidirectional(text, unified && !isDrafter);
   const tied = text.boolean("tie_word_embeddings", true);
   return {
-    architecture: "gemma4",
+    architecture: isGemma3 ? "gemma3" : "gemma4",
     modelType,
     vocabularySize,
     hiddenSize,
-    layers: parseLayers(text, { unified, isDrafter, bidirectional }),
+    layers: isGemma3 ? parseGemma3Layers(text) : parseLayers(text, { unified, isDrafter, bidirectional }),
     perLayerInputSize,
     perLayerVocabularySize: perLayerInputSize === 0
       ? 0
       : text.integer("vocab_size_per_layer_input", { or: 262_144 }),
     rmsNormEps: text.positive("rms_norm_eps", 1e-6),
-    normWeightOffset: 0,
-    attentionScale: 1,
+    normWeightOffset: isGemma3 ? 1 : 0,
+    attentionScale: isGemma3 ? text.positive("query_pre_attn_scalar", 256) ** -0.5 : 1,
+    valueNorm: !isGemma3,
+    layerScalar: !isGemma3,
     finalLogitSoftcap: softcap === 0 ? null : softcap,
     embeddingScale: Math.sqrt(hiddenSize),
     tiedEmbeddings: top.boolean("tie_word_embeddings", tied),
@@ -217,10 +227,26 @@ export function parseConfig(configJson: unknown, generationJson: unknown = null)
     tokens: parseTokens(top, text, generationJson, vocabularySize),
     sampling: parseSampling(generationJson),
     quantization: parseQuantization(top),
-    vision: isDrafter ? null : parseVision(top),
-    audio: isDrafter ? null : parseAudio(top),
+    vision: isDrafter || isGemma3 ? null : parseVision(top),
+    audio: isDrafter || isGemma3 ? null : parseAudio(top),
     drafter: isDrafter ? parseDrafter(top, vocabularySize) : null,
   };
+}
+
+function readBidirectional(text: Fields, vision: boolean): ModelConfig["bidirectional"] {
+  const key = "use_bidirectional_attention";
+  return text.isNull(key) ? "none" : text.oneOf(key, ["none", "vision"], vision ? "vision" : "none");
+}
+
+/** Gemma 3 generates text: an embedding model, which sees both ways, and soft caps of its predecessor are refused. */
+function causalOnly(text: Fields): "none" {
+  if (text.boolean("use_bidirectional_attention", false)) {
+    throw text.wrong("use_bidirectional_attention", "false: only models that generate text can be run");
+  }
+  if (text.has("attn_logit_softcapping")) {
+    throw text.wrong("attn_logit_softcapping", "null in this model type");
+  }
+  return "none";
 }
 
 function readPerLayerInputSize(text: Fields, unified: boolean, isDrafter: boolean): number {

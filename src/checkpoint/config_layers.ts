@@ -46,15 +46,27 @@ export function parseLayers(text: Fields, context: LayerContext): LayerConfig[] 
 }
 
 function layerKinds(text: Fields): LayerConfig["kind"][] {
-  const count = text.integer("num_hidden_layers", { max: MAX_LAYERS, or: 30 });
-  const types = text.get("layer_types");
-  if (types === undefined) {
+  const count = layerCount(text, 30);
+  if (!text.has("layer_types")) {
     return Array.from({ length: count }, (_, i) => (i + 1) % 6 === 0 || i === count - 1 ? "full" : "sliding");
   }
+  const kinds = namedKinds(text, count);
+  if (kinds.at(-1) !== "full") throw text.wrong("layer_types", `a list that ends in "full_attention"`);
+  return kinds;
+}
+
+/** `num_hidden_layers`, or `or` where the config leaves it out. */
+export function layerCount(text: Fields, or: number): number {
+  return text.integer("num_hidden_layers", { max: MAX_LAYERS, or });
+}
+
+/** The kinds that `layer_types` names. */
+export function namedKinds(text: Fields, count: number): LayerConfig["kind"][] {
+  const types = text.get("layer_types");
   if (!Array.isArray(types) || types.length !== count) {
     throw text.wrong("layer_types", `a list of num_hidden_layers = ${count} kinds`);
   }
-  const kinds = types.map((type) => {
+  return types.map((type) => {
     if (typeof type !== "string" || !Object.hasOwn(KINDS, type)) {
       throw text.wrong(
         "layer_types",
@@ -63,8 +75,6 @@ function layerKinds(text: Fields): LayerConfig["kind"][] {
     }
     return KINDS[type as keyof typeof KINDS];
   });
-  if (kinds.at(-1) !== "full") throw text.wrong("layer_types", `a list that ends in "full_attention"`);
-  return kinds;
 }
 
 interface HeadShape {
@@ -213,12 +223,14 @@ function mediaBlock(kind: LayerConfig["kind"], context: LayerContext): LayerConf
   return kind === "sliding" ? "window" : "causal";
 }
 
-function evenDim(fields: Fields, key: string, value: number): number {
+/** `value` if it can be the size of a head. */
+export function evenDim(fields: Fields, key: string, value: number): number {
   if (value % 2 !== 0 || value > 65_536) throw fields.wrong(key, "an even integer up to 65536");
   return value;
 }
 
-function divisor(fields: Fields, key: string, value: number, heads: number): number {
+/** `value` if it divides the number of heads. */
+export function divisor(fields: Fields, key: string, value: number, heads: number): number {
   if (heads % value !== 0) throw fields.wrong(key, `a divisor of num_attention_heads = ${heads}`);
   return value;
 }

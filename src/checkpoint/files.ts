@@ -42,15 +42,33 @@ export async function readRange(
   await handle.seek(offset, Deno.SeekMode.Start);
   for (let filled = 0; filled < length;) {
     const count = await handle.read(bytes.subarray(filled));
-    if (count === null) {
-      throw new CheckpointError(
-        "truncated_file",
-        `${path} ended at byte ${offset + filled}, but ${offset + length} were expected. Download it again.`,
-      );
-    }
+    if (count === null) throw endedEarly(path, offset + filled, offset + length);
     filled += count;
   }
   return bytes;
+}
+
+/** As `readRange`, at once. */
+export function readRangeSync(
+  { handle, path }: OpenFile,
+  offset: number,
+  length: number,
+): Uint8Array<ArrayBuffer> {
+  const bytes = new Uint8Array(length);
+  handle.seekSync(offset, Deno.SeekMode.Start);
+  for (let filled = 0; filled < length;) {
+    const count = handle.readSync(bytes.subarray(filled));
+    if (count === null) throw endedEarly(path, offset + filled, offset + length);
+    filled += count;
+  }
+  return bytes;
+}
+
+function endedEarly(path: string, end: number, expected: number): CheckpointError {
+  return new CheckpointError(
+    "truncated_file",
+    `${path} ended at byte ${end}, but ${expected} were expected. Download it again.`,
+  );
 }
 
 /** Whether there is a folder at `path`; `permission` is the path that Deno must be allowed to read. */

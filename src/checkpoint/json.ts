@@ -15,10 +15,12 @@ export interface JsonLimits {
 /** Bounds of `config.json` and its like: far above any real file. */
 export const CONFIG_LIMITS: JsonLimits = { depth: 32, items: 1_000_000 };
 
+const UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
 /** Decodes strict UTF-8 (no byte order mark), or throws a `CheckpointError` with `code` that names `what`. */
 export function decodeUtf8(bytes: Uint8Array, code: string, what: string): string {
   try {
-    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+    return UTF8.decode(bytes);
   } catch (cause) {
     throw new CheckpointError(code, `${what} is not valid UTF-8. Download the file again.`, { cause });
   }

@@ -3,7 +3,8 @@
  * beside it), checks every shape, and remembers what was used.
  */
 import { CheckpointError } from "../errors.ts";
-import { isMediaTensor, modulePath } from "./names.ts";
+import { GGUF_BLOCKS, type GgufType } from "./gguf_types.ts";
+import { folderNaming, type Naming } from "./names.ts";
 import { formatOf, type Quantization } from "./quantization.ts";
 import {
   bitsOf,
@@ -24,22 +25,34 @@ const PLAIN_FORMATS: Readonly<Record<string, Format>> = {
 const SCALE_DTYPES: Readonly<Record<string, ScaleDtype>> = { F32: "f32", BF16: "bf16", F16: "f16" };
 const INTEGER_DTYPES: Readonly<Record<string, IntegerTensor["dtype"]>> = { I64: "i64", I32: "i32" };
 
+/** Which tensors, and how they are named. */
+export interface ModulesOptions {
+  /** The text network, unless told otherwise. */
+  part?: "text" | "media";
+  /** That of folders, unless told otherwise. */
+  naming?: Naming;
+  /** Added to every norm; 0 unless told otherwise. */
+  normOffset?: number;
+}
+
 /** The text modules of one checkpoint, or its media modules, each handed out under its path. */
 export class Modules {
   readonly #byPath = new Map<string, RawTensor>();
   readonly #used = new Set<string>();
-  /** What this writer puts before the names of text tensors, for messages. */
-  #prefix = "";
+  readonly #naming: Naming;
+  readonly #normOffset: number;
 
-  /** `tensors` are those of all files; `quantization` is the config's entry or null. */
+  /** `tensors` are those of all files, `quantization` the config's entry or null. */
   constructor(
-    tensors: Iterable<RawTensor>,
+    tensors: readonly RawTensor[],
     private readonly quantization: Quantization | null,
-    part: "text" | "media" = "text",
+    { part = "text", naming, normOffset = 0 }: ModulesOptions = {},
   ) {
+    this.#naming = naming ?? folderNaming(tensors.map(({ name }) => name));
+    this.#normOffset = normOffset;
     for (const tensor of tensors) {
-      if (isMediaTensor(tensor.name) !== (part === "media")) continue;
-      const path = modulePath(tensor.name);
+      if (this.#naming.isMedia(tensor.name) !== (part === "media")) continue;
+      const path = this.#naming.pathOf(tensor.name);
       const other = this.#byPath.get(path);
       if (other !== undefined) {
         throw new CheckpointError(
@@ -48,9 +61,6 @@ export class Modules {
         );
       }
       this.#byPath.set(path, tensor);
-      if (path.startsWith("embed_tokens.")) {
-        this.#prefix = tensor.name.slice(0, tensor.name.length - path.length);
-      }
     }
   }
 
@@ -64,33 +74,34 @@ export class Modules {
     const data = this.#take(`${path}.weight`);
     const scales = this.#byPath.get(`${path}.scales`);
     if (scales !== undefined) return this.#quantised(path, data, scales, shape);
-    checkShape(data, shape);
-    return plain(data);
+    this.#checkShape(data, shape);
+    return stored(data);
   }
 
   /** The weight of a norm that must be there. */
   norm(path: string, length: number): WeightTensor {
-    return this.parameter(`${path}.weight`, [length]);
+    const weight = this.parameter(`${path}.weight`, [length]);
+    return this.#normOffset === 0 ? weight : { ...weight, addend: this.#normOffset };
   }
 
-  /** A plain tensor that must be there under exactly this name. */
+  /** A tensor without scales beside it that must be there under exactly this name; a vector is a plain one. */
   parameter(name: string, shape: number[]): WeightTensor {
     const data = this.#take(name);
-    checkShape(data, shape);
-    return plain(data);
+    this.#checkShape(data, shape);
+    return stored(data);
   }
 
   /** A plain tensor that must be there in one of these shapes, which differ between writers. */
   oneOf(name: string, shapes: number[][]): WeightTensor {
     const data = this.#take(name);
-    checkShape(data, shapes.find((shape) => shape.join() === data.shape.join()) ?? shapes[0]);
-    return plain(data);
+    this.#checkShape(data, shapes.find((shape) => shape.join() === data.shape.join()) ?? shapes[0]);
+    return stored(data);
   }
 
   /** A table of integers that must be there. */
   integers(name: string, length: number): IntegerTensor {
     const data = this.#take(name);
-    checkShape(data, [length]);
+    this.#checkShape(data, [length]);
     const dtype = INTEGER_DTYPES[data.dtype];
     if (dtype === undefined) throw wrongDtype(data, "I64 or I32");
     return { name: data.name, shape: data.shape, dtype, data: data.data };
@@ -125,7 +136,7 @@ export class Modules {
     if (tensor === undefined) {
       throw new CheckpointError(
         "missing_tensor",
-        `Tensor "${this.#prefix}${name}" is missing from the checkpoint; ` +
+        `Tensor "${this.#naming.nameOf(name)}" is missing from the checkpoint; ` +
           `download it again, or use a conversion that keeps this tensor.`,
       );
     }
@@ -155,9 +166,9 @@ export class Modules {
     if (data.dtype !== "U32") throw wrongDtype(data, "U32");
     const rows = shape.slice(0, -1);
     const as = ` for ${formatName(format)} [${shape}]`;
-    checkShape(data, [...rows, columns * bitsOf(format) / 32], as);
+    this.#checkShape(data, [...rows, columns * bitsOf(format) / 32], as);
     this.#used.add(`${path}.scales`);
-    checkShape(scales, [...rows, columns / group], as);
+    this.#checkShape(scales, [...rows, columns / group], as);
     const scaleDtype = format.kind === "affine"
       ? SCALE_DTYPES[scales.dtype]
       : scales.dtype === "U8"
@@ -170,27 +181,32 @@ export class Modules {
     if (format.kind !== "affine") return { ...weight, parts: { data: data.data, scales: scales.data } };
 
     const biases = this.#take(`${path}.biases`);
-    checkShape(biases, scales.shape, as);
+    this.#checkShape(biases, scales.shape, as);
     if (biases.dtype !== scales.dtype) throw wrongDtype(biases, `${scales.dtype} as its scales`);
     return { ...weight, parts: { data: data.data, scales: scales.data, biases: biases.data } };
   }
+
+  #checkShape(tensor: RawTensor, expected: number[], as: string = ""): void {
+    const actual = tensor.shape;
+    if (actual.length === expected.length && actual.every((size, i) => size === expected[i])) return;
+    const { config } = this.#naming;
+    throw new CheckpointError(
+      "tensor_shape",
+      `Tensor "${tensor.name}" has shape [${actual.join(", ")}], but ${config} asks for [${
+        expected.join(", ")
+      }]${as}. Use the ${config.replace("its ", "")} that belongs to these weights.`,
+    );
+  }
 }
 
-function plain(tensor: RawTensor): WeightTensor {
-  const format = PLAIN_FORMATS[tensor.dtype];
+/** A tensor that carries all that it needs: plain numbers, or blocks. */
+function stored(tensor: RawTensor): WeightTensor {
+  const block = tensor.dtype.toLowerCase() as GgufType;
+  const format: Format | undefined = tensor.shape.length > 1 && Object.hasOwn(GGUF_BLOCKS, block)
+    ? { kind: "gguf", type: block }
+    : PLAIN_FORMATS[tensor.dtype];
   if (format === undefined) throw wrongDtype(tensor, "F32, BF16 or F16");
   return { name: tensor.name, shape: tensor.shape, format, parts: { data: tensor.data }, scaleDtype: null };
-}
-
-function checkShape(tensor: RawTensor, expected: number[], as: string = ""): void {
-  const actual = tensor.shape;
-  if (actual.length === expected.length && actual.every((size, i) => size === expected[i])) return;
-  throw new CheckpointError(
-    "tensor_shape",
-    `Tensor "${tensor.name}" has shape [${actual.join(", ")}], but config.json asks for [${
-      expected.join(", ")
-    }]${as}. Use the config.json that belongs to these weights.`,
-  );
 }
 
 function wrongDtype(tensor: RawTensor, expected: string): CheckpointError {

@@ -3,7 +3,11 @@ import { CheckpointError, InvalidArgument } from "../errors.ts";
 import { type ModelConfig, parseConfig } from "./config.ts";
 import { type FileEntry, isFolder, listFiles, openFile, readRange, readText, sizeOf } from "./files.ts";
 import { firstNonFinite } from "./finite.ts";
+import { readGgufFiles } from "./gguf_files.ts";
+import type { GgufMetadata } from "./gguf_metadata.ts";
+import { ggufNaming } from "./gguf_names.ts";
 import { CONFIG_LIMITS, parseStrictJson } from "./json.ts";
+import type { Naming } from "./names.ts";
 import { headerLength, parseHeader } from "./safetensors.ts";
 import { checkAgainstIndex, joinShards, parseShardIndex, SHARD_INDEX } from "./shards.ts";
 import type { RawTensor, WeightTensor } from "./tensor.ts";
@@ -33,8 +37,10 @@ export interface Checkpoint {
   tensors: ReadonlyMap<string, RawTensor>;
   /** The checked architecture. */
   config: ModelConfig;
-  /** The JSON of `config.json`. */
+  /** The JSON of `config.json`; of a GGUF file, what its metadata says in those words. */
   rawConfig: Record<string, unknown>;
+  /** Metadata of a GGUF file, vocabulary and chat template among them; null for other checkpoints. */
+  metadata: GgufMetadata | null;
   /** Grows when `weights` finds something. */
   warnings: CheckpointWarning[];
   /** The text network by role, built once. Throws `CheckpointError` that names what is missing or misshapen. */
@@ -48,19 +54,16 @@ export interface Checkpoint {
 }
 
 /**
- * Opens a folder with `config.json` and safetensors files, or one `.safetensors` file beside its `config.json`.
- * Throws `CheckpointError`, or `MissingPermission` with the flag that is missing.
+ * Opens a folder with `config.json` and safetensors files, one `.safetensors` file beside its `config.json`, a `.gguf`
+ * file (any part of a split one), or a folder that holds one. Throws `CheckpointError`, or `MissingPermission` with the
+ * flag that is missing.
  */
 export async function openCheckpoint(source: string): Promise<Checkpoint> {
-  const { folder, file } = await locate(source);
-  const { config, rawConfig } = await configOf(folder);
-  const index = file === null ? await readText(folder, SHARD_INDEX, true) : null;
-  const shardOf = index === null ? null : parseShardIndex(index);
-  const names = shardOf !== null
-    ? [...new Set(shardOf.values())].sort()
-    : [file ?? await findSingleFile(folder)];
-  const { files, tensors } = await readHeaders(folder, names);
-  if (shardOf !== null) checkAgainstIndex(tensors, shardOf, names);
+  const place = await locate(source);
+  const { folder } = place;
+  const { files, tensors, config, rawConfig, naming, metadata } = place.kind === "gguf"
+    ? await openGguf(folder, place.file)
+    : await openFolder(folder, place.file);
 
   const warnings: CheckpointWarning[] = [];
   const warnOf = ({ unexpected }: { unexpected: string[] }) => {
@@ -74,7 +77,7 @@ export async function openCheckpoint(source: string): Promise<Checkpoint> {
   let built: TextWeights | null = null;
   const weights = (): TextWeights => {
     if (built !== null) return built;
-    warnOf(built = textWeights(tensors.values(), config));
+    warnOf(built = textWeights(tensors.values(), config, naming));
     return built;
   };
   let builtTowers: TowerWeights | null = null;
@@ -89,6 +92,7 @@ export async function openCheckpoint(source: string): Promise<Checkpoint> {
     tensors,
     config,
     rawConfig,
+    metadata,
     warnings,
     weights,
     towers,
@@ -97,9 +101,45 @@ export async function openCheckpoint(source: string): Promise<Checkpoint> {
   };
 }
 
-/** Reads only the configs of a source: enough to explain an architecture without its weights. Throws like `openCheckpoint`. */
-export async function readConfig(source: string): Promise<Pick<Checkpoint, "config" | "rawConfig">> {
-  return await configOf((await locate(source)).folder);
+/**
+ * Reads only what explains an architecture: the configs of a folder, whose weights need not be there, or the header of a
+ * GGUF file, which tells the weights too. Throws like `openCheckpoint`.
+ */
+export async function readConfig(
+  source: string,
+): Promise<Pick<Checkpoint, "config" | "rawConfig"> & Partial<Pick<Checkpoint, "weights">>> {
+  const place = await locate(source);
+  return place.kind === "gguf" ? await openCheckpoint(source) : await configOf(place.folder);
+}
+
+/** What the files of a checkpoint say, whatever their kind. */
+interface Opened extends Pick<Checkpoint, "files" | "tensors" | "config" | "rawConfig" | "metadata"> {
+  naming?: Naming;
+}
+
+async function openGguf(folder: string, file: string): Promise<Opened> {
+  const { files, tensors, metadata, config } = await readGgufFiles(folder, file);
+  return {
+    files,
+    tensors,
+    metadata,
+    // Writers of this format store norms as they are applied.
+    config: { ...parseConfig(config, null, file), normWeightOffset: 0 },
+    rawConfig: config,
+    naming: ggufNaming(tensors.keys()),
+  };
+}
+
+async function openFolder(folder: string, file: string | null): Promise<Opened> {
+  const { config, rawConfig } = await configOf(folder);
+  const index = file === null ? await readText(folder, SHARD_INDEX, true) : null;
+  const shardOf = index === null ? null : parseShardIndex(index);
+  const names = shardOf !== null
+    ? [...new Set(shardOf.values())].sort()
+    : [file ?? await findSingleFile(folder)];
+  const { files, tensors } = await readHeaders(folder, names);
+  if (shardOf !== null) checkAgainstIndex(tensors, shardOf, names);
+  return { files, tensors, config, rawConfig, metadata: null };
 }
 
 async function configOf(folder: string): Promise<Pick<Checkpoint, "config" | "rawConfig">> {
@@ -113,23 +153,52 @@ async function readJson(folder: string, name: string, optional: boolean): Promis
   return text === null ? null : parseStrictJson(text, "invalid_config", name, CONFIG_LIMITS);
 }
 
+/** Where the files are: of a folder, the one file that the source names, if it does. */
+type Place = { kind: "folder"; folder: string; file: string | null } | {
+  kind: "gguf";
+  folder: string;
+  file: string;
+};
+
 /** Splits a source into its folder and, if it names one file, that file. */
-async function locate(source: string): Promise<{ folder: string; file: string | null }> {
-  if (source.endsWith(".safetensors")) {
+async function locate(source: string): Promise<Place> {
+  if (source.endsWith(".safetensors") || source.endsWith(".gguf")) {
     const slash = Math.max(
       source.lastIndexOf("/"),
       Deno.build.os === "windows" ? source.lastIndexOf("\\") : -1,
     );
     const folder = slash < 0 ? "." : source.slice(0, slash) || "/";
-    if (!await isFolder(source, folder)) return { folder, file: source.slice(slash + 1) };
+    const kind = source.endsWith(".gguf") ? "gguf" : "folder";
+    if (!await isFolder(source, folder)) return { kind, folder, file: source.slice(slash + 1) };
   }
   if (await sizeOf(source, source) !== null) {
     throw new CheckpointError(
       "unsupported_file",
-      `${source} is neither a folder nor a .safetensors file. Name the folder that holds config.json.`,
+      `${source} is neither a folder nor a .safetensors or .gguf file. Name the folder that holds config.json.`,
     );
   }
-  return { folder: source, file: null };
+  const gguf = await findGguf(source);
+  return gguf === null
+    ? { kind: "folder", folder: source, file: null }
+    : { kind: "gguf", folder: source, file: gguf };
+}
+
+/** The GGUF model of a folder without a safetensors model; null where there is none. Media projectors are no models. */
+async function findGguf(folder: string): Promise<string | null> {
+  if (!await isFolder(folder, folder)) return null;
+  const names = await listFiles(folder);
+  if (names.includes("config.json") && names.some((name) => name.endsWith(".safetensors"))) return null;
+  const models = names.filter((name) => name.endsWith(".gguf") && !name.startsWith("mmproj"));
+  const firsts = models.filter((name) =>
+    !/-\d{5}-of-\d{5}\.gguf$/.test(name) || /-00001-of-\d{5}\.gguf$/.test(name)
+  );
+  if (firsts.length > 1) {
+    throw new CheckpointError(
+      "unsupported_file",
+      `${folder} holds ${firsts.length} GGUF models: ${firsts.join(", ")}. Name one of them.`,
+    );
+  }
+  return firsts[0] ?? models[0] ?? null;
 }
 
 /** The one safetensors file of a folder without an index. */

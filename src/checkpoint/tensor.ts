@@ -43,6 +43,8 @@ export interface WeightTensor {
   parts: { data: FileRange; scales?: FileRange; biases?: FileRange };
   /** Null for plain formats. */
   scaleDtype: ScaleDtype | null;
+  /** Added to each number, in an f32 copy that is made at load; only norms of plain formats have it. */
+  addend?: number;
 }
 
 /** A table of integers, such as the token order of a drafter. */

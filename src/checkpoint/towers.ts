@@ -140,7 +140,7 @@ export const MEL_BINS = 128;
  * tensor of a part at all, that part is null: the checkpoint's maker left it out.
  */
 export function towerWeights(tensors: Iterable<RawTensor>, config: ModelConfig): TowerWeights {
-  const modules = new Modules(tensors, config.quantization, "media");
+  const modules = new Modules([...tensors], config.quantization, { part: "media" });
   const { vision, audio, hiddenSize: H } = config;
   const weights: TowerWeights = {
     vision: vision && modules.has("embed_vision.embedding_projection")

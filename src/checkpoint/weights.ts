@@ -1,6 +1,7 @@
 /** The weights of the text network by role. Shapes: H hidden size, P per-layer input size, L layers, V vocabulary. */
 import type { LayerConfig, ModelConfig } from "./config.ts";
 import { Modules } from "./modules.ts";
+import type { Naming } from "./names.ts";
 import type { IntegerTensor, RawTensor, WeightTensor } from "./tensor.ts";
 
 /** Router and experts of one layer, beside its dense MLP. E experts of width W. */
@@ -109,10 +110,18 @@ export interface TextWeights {
 
 /**
  * Gives every weight of the text network its role. Throws `CheckpointError` with code `missing_tensor`,
- * `tensor_shape` or `tensor_dtype` that names the tensor. Vision and audio tensors are left out of account.
+ * `tensor_shape` or `tensor_dtype` that names the tensor. Vision and audio tensors are left out of account. `naming` is
+ * that of folders unless given.
  */
-export function textWeights(tensors: Iterable<RawTensor>, config: ModelConfig): TextWeights {
-  const modules = new Modules(tensors, config.quantization);
+export function textWeights(
+  tensors: Iterable<RawTensor>,
+  config: ModelConfig,
+  naming?: Naming,
+): TextWeights {
+  const modules = new Modules([...tensors], config.quantization, {
+    naming,
+    normOffset: config.normWeightOffset,
+  });
   const { hiddenSize: H, vocabularySize: V, perLayerInputSize: P, layers } = config;
   const ignored: string[] = [];
   const embedding = modules.matrix("embed_tokens", [V, H]);
@@ -135,7 +144,7 @@ export function textWeights(tensors: Iterable<RawTensor>, config: ModelConfig): 
   };
   weights.unexpected = modules.unused().filter((name) => {
     // Rotary tables are constants that some writers store.
-    if (!name.includes("rotary_emb.")) return true;
+    if (!(naming?.pathOf(name) ?? name).includes("rotary_emb.")) return true;
     ignored.push(name);
     return false;
   });
@@ -194,7 +203,7 @@ function layerWeights(
     perLayerInputGate: P === 0 ? null : modules.matrix(`${at}.per_layer_input_gate`, [P, H]),
     perLayerProjection: P === 0 ? null : modules.matrix(`${at}.per_layer_projection`, [H, P]),
     postPerLayerInputNorm: P === 0 ? null : modules.norm(`${at}.post_per_layer_input_norm`, H),
-    layerScalar: modules.parameter(`${at}.layer_scalar`, [1]),
+    layerScalar: config.layerScalar ? modules.parameter(`${at}.layer_scalar`, [1]) : null,
     biases: biasesOf(modules, at, layer, config),
     experts: expertWeights(modules, at, layer, H),
   };

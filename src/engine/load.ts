@@ -1,13 +1,11 @@
 /** `load`: from a source to a model that runs. */
 import type { Buffer } from "../../ffi/buffer.ts";
 import type { DeviceKind } from "../../ffi/device.ts";
-import { ChatTemplate, chatTemplateSource } from "../chat/template.ts";
 import { stopTokens } from "../chat/reply.ts";
-import { readText } from "../checkpoint/files.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
-import { InvalidArgument, MemoryLimit, TokenizerError } from "../errors.ts";
+import { InvalidArgument, MemoryLimit } from "../errors.ts";
 import { sourcePath } from "../hub/source.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
@@ -16,7 +14,6 @@ import type { Limits } from "../schedule/plan.ts";
 import { firstWeightBuffer, textPlan, type TextPlanOptions } from "../schedule/text.ts";
 import { unplacedPlan } from "../schedule/unplaced.ts";
 import { variantsOf } from "../schedule/variants.ts";
-import { loadTokenizer, type Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
 import { pagesAtOnce } from "../cache/sequence.ts";
 import type { LoadOptions, Model } from "./api.ts";
@@ -25,6 +22,7 @@ import { Drafter } from "./drafter.ts";
 import { type CompiledPlan, Forward } from "./forward.ts";
 import { LoadedModel } from "./model.ts";
 import { openDevice } from "./open_device.ts";
+import { openText } from "./open_text.ts";
 import { checkNames, choice, integer, LOAD_OPTIONS, signalOf } from "./options.ts";
 import { weightsFingerprint } from "./receipt.ts";
 import { placeWeights } from "./place_weights.ts";
@@ -56,7 +54,7 @@ const MEMORY_SHARE = 0.9;
 const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
 
 /**
- * Loads a model: a folder, a `.safetensors` file, or `"tiny"`, the small model that ships with the project. Weights are
+ * Loads a model: a folder, a `.safetensors` or `.gguf` file, or `"tiny"`, the small model that ships with the project. Weights are
  * mapped, not read. Rejects with `CheckpointError`, `MemoryLimit` before anything large happens, `LibraryError`,
  * `DeviceError`, `UnknownOption`, `InvalidArgument`, `MissingPermission`, or the signal's reason.
  *
@@ -233,7 +231,11 @@ export async function loadWith(
     precision: settings.precision,
     kvFormat: settings.kvCache,
     stops: new Set([...config.tokens.eos, ...(text.tokenizer ? stopTokens(text.tokenizer) : [])]),
-    warnings: [...opened.warnings, ...loadWarnings(checkpoint, settings.contextLength, budget)],
+    warnings: [
+      ...opened.warnings,
+      ...text.textWarnings,
+      ...loadWarnings(checkpoint, settings.contextLength, budget),
+    ],
     fingerprint,
     weightBytes: layout.weightBytes,
     mappedBytes,
@@ -247,8 +249,8 @@ export async function loadWith(
 export async function explain(source: string | URL, options: ExplainOptions = {}): Promise<Explanation> {
   checkNames(options, ["device", "rows", "context"]);
   const folder = await sourcePath(source);
-  const { config } = await readConfig(folder);
-  return explainPlan(config, options);
+  const { config, weights } = await readConfig(folder);
+  return explainPlan(config, options, weights?.());
 }
 
 interface LoadSettings {
@@ -276,39 +278,6 @@ function checkOptions(options: LoadOptions): LoadSettings {
     memory: integer("memory", options.memory, 1, Number.MAX_SAFE_INTEGER),
     signal: signalOf(options.signal),
   };
-}
-
-/** Tokenizer and chat template, where the checkpoint has them. */
-async function openText(
-  checkpoint: Checkpoint,
-  signal: AbortSignal | undefined,
-): Promise<{ tokenizer: Tokenizer | undefined; template: ChatTemplate | undefined }> {
-  const { folder } = checkpoint;
-  let tokenizer: Tokenizer;
-  try {
-    tokenizer = await loadTokenizer(folder, { signal });
-  } catch (error) {
-    if (error instanceof TokenizerError && error.code === "tokenizer_missing") {
-      return { tokenizer: undefined, template: undefined };
-    }
-    throw error;
-  }
-  const [jinja, config] = await Promise.all([
-    readText(folder, "chat_template.jinja", true),
-    readText(folder, "tokenizer_config.json", true),
-  ]);
-  const source = chatTemplateSource({
-    jinja: jinja ?? undefined,
-    tokenizerConfig: config === null ? undefined : JSON.parse(config),
-  });
-  if (source === undefined) return { tokenizer, template: undefined };
-  const nameOf = (id: number | undefined) => id === undefined ? undefined : tokenizer.token(id);
-  const template = new ChatTemplate(source, {
-    controlTokens: tokenizer.controlTokens,
-    bosToken: nameOf(tokenizer.bos),
-    eosToken: nameOf(tokenizer.eos),
-  });
-  return { tokenizer, template };
 }
 
 /** Every variant of an op that runs of this model may need. */

@@ -62,6 +62,7 @@ export interface ModelParts {
   forward: Forward;
   tokenizer: Tokenizer | undefined;
   template: ChatTemplate | undefined;
+  /** why there is no tokenizer although the checkpoint has one */ textError: TokenizerError | undefined;
   /** for messages */ source: string;
   contextLength: number;
   precision: "exact" | "fast";
@@ -99,11 +100,12 @@ export class LoadedModel implements Model {
   }
 
   get tokenizer(): Tokenizer {
-    const { tokenizer, source } = this.#parts;
+    const { tokenizer, source, textError } = this.#parts;
     if (tokenizer) return tokenizer;
-    throw new TokenizerError(
+    throw textError ?? new TokenizerError(
       "tokenizer_missing",
-      `${source} has no tokenizer.json, so it takes and gives token ids only. Add the file for text.`,
+      `${source} has no tokenizer.json and no vocabulary of its own, so it takes and gives token ids only. ` +
+        `Add the file for text.`,
     );
   }
 
@@ -179,7 +181,7 @@ export class LoadedModel implements Model {
     }
     const settings = this.settings(options);
     const { tokenizer } = this;
-    const begin = tokenizer.bos === undefined ? [] : [tokenizer.bos];
+    const begin = tokenizer.bos === undefined || this.config.tokens.bos === null ? [] : [tokenizer.bos];
     const prompt = [...begin, ...tokenizer.encode(text)];
     return await collect(this.#replyTo(prompt, settings, textReader(tokenizer), []));
   }

@@ -3,7 +3,7 @@ import type { Buffer } from "../../ffi/buffer.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import type { LoadOptions } from "./api.ts";
-import type { WeightLayout } from "./weights.ts";
+import { copyOf, type WeightLayout } from "./weights.ts";
 
 /** Bytes copied at a stretch before timers and signals are heard. */
 const BREATH_BYTES = 64 * 2 ** 20;
@@ -24,7 +24,8 @@ export async function placeWeights(
   await using temporary = new AsyncDisposableStack();
   const sources = new Map(mapped);
   let sinceBreath = 0; // bytes copied since other work had its turn
-  for (const [index, { file, offset, length, to }] of layout.copies.entries()) {
+  for (const [index, copy] of layout.copies.entries()) {
+    const { file, offset, length, to } = copy;
     if ((sinceBreath += length) > BREATH_BYTES) {
       sinceBreath = 0;
       await new Promise((resolve) => setTimeout(resolve, 0));
@@ -32,7 +33,12 @@ export async function placeWeights(
     options.signal?.throwIfAborted();
     let source = sources.get(file);
     if (source === undefined) sources.set(file, source = temporary.use(await map(file)));
-    copied.copy(to, source, offset, length);
+    if (copy.shift === undefined) copied.copy(to, source, offset, length);
+    else {
+      const bytes = new Uint8Array(length);
+      source.read(offset, bytes);
+      copied.write(to, copyOf(bytes, copy));
+    }
     options.onProgress?.({ stage: "weights", completed: index + 1, total: layout.copies.length });
   }
   return [...mapped.values(), copied];

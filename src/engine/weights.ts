@@ -12,7 +12,11 @@ import { elementBytes, planTensor, scaleBytes } from "../schedule/weight.ts";
 export interface WeightCopy extends FileRange {
   /** Bytes from the start of the copy buffer. */
   to: number;
+  /** The copy is in f32, with this added to each of its numbers. */
+  shift?: { format: PlainKind; addend: number };
 }
+
+type PlainKind = "f32" | "bf16" | "f16";
 
 /** The plan's weight buffers: one for each file that is read in place, then the copy buffer if there is one. */
 export interface WeightLayout extends PlacedWeights {
@@ -39,21 +43,28 @@ export function layOutWeights(
   alignment: number,
 ): WeightLayout {
   const all = weightsOf(weights);
-  const inPlace = (range: FileRange, size: number) => range.offset % Math.max(alignment, size) === 0;
+  const aligned = (range: FileRange, size: number) => range.offset % Math.max(alignment, size) === 0;
   const parts = all.flatMap((weight) => partsOf(weight));
-  const mapped = [...new Set(parts.filter((p) => inPlace(p.range, p.size)).map((p) => p.range.file))].sort((
+  const mapped = [
+    ...new Set(parts.filter((p) => !p.shifted && aligned(p.range, p.size)).map((p) => p.range.file)),
+  ].sort((
     a,
     b,
   ) => a - b);
   const copies: WeightCopy[] = [];
   let copiedBytes = 0;
-  const place = (range: FileRange, size: number): { buffer: number; offset: number } => {
-    if (inPlace(range, size)) {
+  const place = (
+    range: FileRange,
+    size: number,
+    weight?: WeightTensor,
+  ): { buffer: number; offset: number } => {
+    const shift = weight && shiftOf(weight);
+    if (!shift && aligned(range, size)) {
       return { buffer: firstBuffer + mapped.indexOf(range.file), offset: range.offset };
     }
     const to = Math.ceil(copiedBytes / COPY_ALIGNMENT) * COPY_ALIGNMENT;
-    copies.push({ ...range, to });
-    copiedBytes = to + range.length;
+    copies.push({ ...range, to, ...shift && { shift } });
+    copiedBytes = to + (shift ? range.length / size * 4 : range.length);
     return { buffer: firstBuffer + mapped.length, offset: to };
   };
   const tensors = new Map<WeightTensor, Tensor>();
@@ -87,14 +98,45 @@ export function weightsOf(tree: object): WeightTensor[] {
   return [...found];
 }
 
+/** What a copy holds: `bytes` of the file, or their numbers with the addend in f32. */
+export function copyOf(bytes: Uint8Array<ArrayBuffer>, { shift }: WeightCopy): Uint8Array<ArrayBuffer> {
+  if (shift === undefined) return bytes;
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const numbers = Float32Array.from(
+    { length: bytes.byteLength / (shift.format === "f32" ? 4 : 2) },
+    (_, i) => readNumber(view, shift.format, i) + shift.addend,
+  );
+  return new Uint8Array(numbers.buffer);
+}
+
+function readNumber(view: DataView, format: PlainKind, index: number): number {
+  if (format === "f32") return view.getFloat32(4 * index, true);
+  if (format === "f16") return view.getFloat16(2 * index, true);
+  widened.setUint32(0, view.getUint16(2 * index, true) << 16 >>> 0);
+  return widened.getFloat32(0);
+}
+
+const widened = new DataView(new ArrayBuffer(4)); // a bf16 is the upper half of an f32
+
+function shiftOf({ addend, format, name }: WeightTensor): WeightCopy["shift"] {
+  if (addend === undefined) return undefined;
+  if (format.kind === "f32" || format.kind === "bf16" || format.kind === "f16") {
+    return { format: format.kind, addend };
+  }
+  throw new RangeError(`Weight "${name}" has an addend but the format ${format.kind}.`);
+}
+
 interface Part {
   range: FileRange;
+  /** goes into an f32 copy */ shifted: boolean;
   /** bytes of one element or word */ size: number;
 }
 
 function partsOf(weight: WeightTensor): Part[] {
   const { data, scales, biases } = weight.parts;
-  const parts = [{ range: data, size: elementBytes(weight) }];
-  for (const range of [scales, biases]) if (range) parts.push({ range, size: scaleBytes(weight) });
+  const parts = [{ range: data, size: elementBytes(weight), shifted: weight.addend !== undefined }];
+  for (const range of [scales, biases]) {
+    if (range) parts.push({ range, size: scaleBytes(weight), shifted: false });
+  }
   return parts;
 }

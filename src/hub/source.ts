@@ -1,11 +1,11 @@
 /** Where a model comes from: what callers write as its source, turned into the path of a folder or file. */
 import { fileURLToPath } from "node:url";
-import { CheckpointError, HubError, InvalidArgument } from "../errors.ts";
+import { HubError, InvalidArgument } from "../errors.ts";
 import { shippedModel, type ShippedOptions } from "./shipped.ts";
 
 /**
  * The path of a source's folder or file; the shipped model may be fetched for it. Rejects with `InvalidArgument` for what
- * is no source, `HubError` or `CheckpointError` for sources that cannot be read yet.
+ * is no source, `HubError` for sources that cannot be read yet.
  */
 export async function sourcePath(
   source: string | URL,
@@ -14,12 +14,9 @@ export async function sourcePath(
   if (source === "tiny") return await shippedModel(options);
   const path = source instanceof URL ? pathOfUrl(source) : source;
   if (typeof path !== "string" || path === "") {
-    throw new InvalidArgument('The source of a model is a folder, a .safetensors file or "tiny".');
+    throw new InvalidArgument('The source of a model is a folder, a .safetensors or .gguf file, or "tiny".');
   }
   if (/^([a-z][a-z0-9+.-]*:\/\/|file:)/i.test(path)) return await sourcePath(urlOf(path), options);
-  if (path.endsWith(".gguf")) {
-    throw new CheckpointError("unsupported_file", `${path}: GGUF files cannot be read yet. Use safetensors.`);
-  }
   return path;
 }
 

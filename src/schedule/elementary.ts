@@ -70,7 +70,7 @@ export function elementaryLayer(context: LayerContext, stream: Stream): Stream {
     const rawK = product("k", kvHeads * d, u, weights.k!, weights.biases.k);
     const rawV = layer.keysAreValues ? rawK : product("v", kvHeads * d, u, weights.v!, weights.biases.v);
     const k = turned("k_turned", norm("k_norm", rawK, weights.kNorm, d), kvHeads);
-    const v = norm("v_norm", rawV, null, d);
+    const v = config.valueNorm ? norm("v_norm", rawV, null, d) : rawV;
     builder.add({ kind: "kv_write", k, v, kv: context.kv, kvHeads, headDim: d, layer: index });
   }
   const attention = fresh("attention", heads * d);

@@ -45,7 +45,7 @@ export function fusedLayer(context: LayerContext, stream: Stream): Stream {
     headDim: d,
     ownsKv,
     keysAreValues: ownsKv && layer.keysAreValues,
-    normValues: true,
+    normValues: config.valueNorm,
     window: layer.window,
     rope: {
       theta: layer.rope.theta,

@@ -48,7 +48,7 @@ function phantomLayer(config: ModelConfig, layer: LayerConfig): LayerWeights {
     perLayerInputGate: P === 0 ? null : of("per_layer_input_gate", [P, H]),
     perLayerProjection: P === 0 ? null : of("per_layer_projection", [H, P]),
     postPerLayerInputNorm: P === 0 ? null : vector(path("post_per_layer_input_norm"), H),
-    layerScalar: vector(path("layer_scalar"), 1),
+    layerScalar: config.layerScalar ? vector(path("layer_scalar"), 1) : null,
     biases: {},
     experts: phantomExperts(config, layer),
   };

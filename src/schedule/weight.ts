@@ -17,7 +17,8 @@ export function scaleBytes({ scaleDtype }: WeightTensor): number {
 }
 
 /** The format of a weight as plans spell it. */
-export function planFormat({ format }: WeightTensor): Format {
+export function planFormat({ format, addend }: WeightTensor): Format {
+  if (addend !== undefined) return { kind: "f32" };
   switch (format.kind) {
     case "affine":
       return { kind: "affine", bits: format.bits, group: format.groupSize };
@@ -33,10 +34,14 @@ export function planFormat({ format }: WeightTensor): Format {
   }
 }
 
-/** The plan tensor of a weight, its scales and biases beside it. */
+/** The plan tensor of a weight, its scales and biases beside it. `place` is told the weight with its data only. */
 export function planTensor(
   weight: WeightTensor,
-  place: (range: FileRange, elementBytes: number) => { buffer: number; offset: number },
+  place: (
+    range: FileRange,
+    elementBytes: number,
+    weight?: WeightTensor,
+  ) => { buffer: number; offset: number },
 ): Tensor {
   const format = planFormat(weight);
   const { data, scales, biases } = weight.parts;
@@ -53,7 +58,7 @@ export function planTensor(
     name: weight.name,
     format,
     shape: weight.shape,
-    ...place(data, elementBytes(weight)),
+    ...place(data, elementBytes(weight), weight),
     scales: ofGroup("scales", scales),
     biases: ofGroup("biases", biases),
   };

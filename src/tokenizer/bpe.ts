@@ -7,9 +7,10 @@
  * pieces short. What remains long, such as a megabyte of one letter, goes through a heap: n log n.
  */
 import { TokenizerError } from "../errors.ts";
+import { mergesOf } from "./merges.ts";
 import { PairTable } from "./pairs.ts";
 import type { TokenIndex } from "./token_index.ts";
-import { byteOfToken, type Merge, type Vocabulary } from "./vocabulary.ts";
+import { byteOfToken, type Vocabulary } from "./vocabulary.ts";
 
 /** Up to this many symbols, looking at every pair again after each merge is faster than a heap. */
 const SHORT_PIECE = 24;
@@ -66,24 +67,11 @@ export class Bpe {
     this.#merges = new PairTable(merges.length);
     this.#junctions = new PairTable(1 << 10);
     let spelledMerge = false;
-    for (let rank = 0; rank < merges.length; rank++) {
-      const [leftText, rightText] = partsOf(merges[rank], rank);
-      const left = index.find(leftText), right = index.find(rightText);
-      const result = left < 0 || right < 0 ? -1 : index.findJoined(left, right);
-      if (result < 0) {
-        const missing = left < 0 ? leftText : right < 0 ? rightText : leftText + rightText;
-        throw new TokenizerError(
-          "merge_unknown_token",
-          `Merge ${rank} uses ${JSON.stringify(missing)}, which is not in the vocabulary. ` +
-            `The tokenizer file is damaged; fetch it again.`,
-        );
-      }
-      // No spelling may ever add up to a control token.
-      if (control.has(left) || control.has(right) || control.has(result)) continue;
+    for (const { left, right, result, rank } of mergesOf(vocabulary, index)) {
       this.#merges.set(left, right, rank, result);
       if (this.#spelled[left] || this.#spelled[right]) spelledMerge = true;
-      const last = this.#characterId(lastCodePoint(leftText));
-      const first = this.#characterId(rightText.codePointAt(0)!);
+      const last = this.#characterId(lastCodePoint(tokens[left]));
+      const first = this.#characterId(tokens[right].codePointAt(0)!);
       if (last >= 0 && first >= 0) this.#junctions.set(last, first, 0, 0);
     }
     this.#spelledMerge = spelledMerge;
@@ -276,15 +264,4 @@ function grown(array: Int32Array<ArrayBuffer>): Int32Array<ArrayBuffer> {
 function lastCodePoint(text: string): number {
   const pair = text.length > 1 ? text.codePointAt(text.length - 2)! : 0;
   return pair > 0xffff ? pair : text.charCodeAt(text.length - 1);
-}
-
-function partsOf(merge: Merge, rank: number): readonly [string, string] {
-  if (typeof merge !== "string") return merge;
-  const parts = merge.split(" ");
-  if (parts.length === 2 && parts[0] !== "" && parts[1] !== "") return parts as [string, string];
-  throw new TokenizerError(
-    "merge_malformed",
-    `Merge ${rank} is ${JSON.stringify(merge)}; two tokens with one space between are wanted. ` +
-      `The tokenizer file is damaged; fetch it again.`,
-  );
 }

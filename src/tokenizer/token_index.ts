@@ -42,6 +42,34 @@ export class TokenIndex {
     }
   }
 
+  /** Every way to cut a token's text into two tokens, in the order of the cuts. */
+  cuts(id: number): [left: number, right: number][] {
+    const text = this.#tokens[id];
+    const found: [number, number][] = [];
+    let prefix = 0;
+    for (let at = 1; at < text.length; at++) {
+      prefix = (Math.imul(prefix, BASE) + text.charCodeAt(at - 1)) | 0;
+      if (!isBorder(text.charCodeAt(at))) continue;
+      const left = this.#findPart(text, 0, at, prefix);
+      if (left < 0) continue;
+      const suffix = (this.#hashes[id] - Math.imul(prefix, this.#powers[text.length - at])) | 0;
+      const right = this.#findPart(text, at, text.length - at, suffix);
+      if (right >= 0) found.push([left, right]);
+    }
+    return found;
+  }
+
+  /** The id of the text at [start, start + length) of `text`, whose hash is known, or -1. */
+  #findPart(text: string, start: number, length: number, hash: number): number {
+    for (let at = spread(hash) & this.#mask;; at = (at + 1) & this.#mask) {
+      const id = this.#table[at];
+      if (id < 0) return -1;
+      if (this.#hashes[id] !== hash) continue;
+      const token = this.#tokens[id];
+      if (token.length === length && text.startsWith(token, start)) return id;
+    }
+  }
+
   /** The id of the text that two tokens spell together, or -1. */
   findJoined(left: number, right: number): number {
     const leftText = this.#tokens[left], rightText = this.#tokens[right];
@@ -55,6 +83,11 @@ export class TokenIndex {
       if (text.length === length && text.startsWith(leftText) && text.endsWith(rightText)) return id;
     }
   }
+}
+
+/** Whether a text can be cut before this unit: not inside a surrogate pair. */
+function isBorder(unit: number): boolean {
+  return unit < 0xdc00 || unit > 0xdfff;
 }
 
 function hashOf(text: string): number {

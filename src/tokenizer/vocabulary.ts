@@ -30,8 +30,12 @@ export type Merge = string | readonly [left: string, right: string];
 export interface Vocabulary {
   /** Token text by id, without holes. */
   readonly tokens: readonly string[];
-  /** Merges, most important first. A pair that occurs twice counts where it comes last. */
+  /** Merges, most important first. A pair that occurs twice counts where it comes last. Empty where there are scores. */
   readonly merges: readonly Merge[];
+  /** By id, for vocabularies without merges: two adjacent tokens become the piece that they spell, highest score first. */
+  readonly scores?: ArrayLike<number>;
+  /** Which ids are such pieces; without it all. */
+  readonly pieces?: (id: number) => boolean;
   /** Tokens matched before merging. */
   readonly added: readonly AddedToken[];
   /** Stands for what no token can spell. */

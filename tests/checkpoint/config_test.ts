@@ -136,8 +136,8 @@ Deno.test("an unknown model type is one sentence that names it and the supported
   const error = assertThrows(() => parseConfig({ model_type: "llama" }), CheckpointError);
   assertEquals(
     error.message,
-    'Model type "llama" is not supported. Supported: gemma4, gemma4_text, gemma4_unified, gemma4_unified_text, ' +
-      "gemma4_assistant, gemma4_unified_assistant.",
+    'Model type "llama" is not supported. Supported: gemma3, gemma3_text, gemma4, gemma4_text, gemma4_unified, ' +
+      "gemma4_unified_text, gemma4_assistant, gemma4_unified_assistant.",
   );
   assertEquals(error.code, "unknown_model_type");
   assertStringIncludes(assertThrows(() => parseConfig({})).message, "names no model_type");

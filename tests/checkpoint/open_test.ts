@@ -160,7 +160,7 @@ Deno.test("a source that does not exist or is another kind of file is refused by
   await assertRejects(
     () => openCheckpoint(config),
     CheckpointError,
-    "neither a folder nor a .safetensors file",
+    "neither a folder nor a .safetensors or .gguf file",
   );
 });
 

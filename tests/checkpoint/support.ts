@@ -9,6 +9,16 @@ const shared = `${root}../shared/`;
 /** Rows that come with the repository. */
 export const OWN_ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
 
+/** GGUF rows, and the row that each was made from where it lies beside them. */
+export const GGUF_ROWS: readonly (readonly [row: string, from: string | null])[] = [
+  ["kq-gguf-q4_k_m", null],
+  ["tiny-gguf-iq4_nl", null],
+  ["26b-a4b-gguf-q4_0", "26b-a4b"],
+  ["e2b-gguf-q4_0", "e2b"],
+  ["e4b-gguf-mixed", "e4b"],
+  ["31b-gguf-q5_0", "31b"],
+];
+
 /** Rows that lie beside the repository on some machines. */
 export const SHARED_ROWS = [
   "12b",
@@ -35,7 +45,7 @@ export const TINY = `${root}examples/tiny`;
 
 /** Folder of a row, wherever it lies. */
 export function folderOf(row: string): string {
-  if (OWN_ROWS.includes(row)) return own + row;
+  if (OWN_ROWS.includes(row) || existsSync(own + row)) return own + row;
   return row.startsWith("tiny/") ? shared + row : `${shared}fixtures/${row}`;
 }
 

@@ -2,11 +2,20 @@ import { assertEquals, assertRejects, assertStringIncludes, assertThrows } from 
 import { byteLength, formatName } from "../../src/checkpoint/tensor.ts";
 import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { CheckpointError } from "../../src/errors.ts";
-import { type Entry, folderOf, onRow, openChanged, OWN_ROWS, SHARED_ROWS, TINY } from "./support.ts";
+import {
+  type Entry,
+  folderOf,
+  GGUF_ROWS,
+  onRow,
+  openChanged,
+  OWN_ROWS,
+  SHARED_ROWS,
+  TINY,
+} from "./support.ts";
 
 const TINY_ROWS = ["tiny/model-mlx-4bit", "tiny/drafter"];
 
-for (const row of [...OWN_ROWS, ...SHARED_ROWS, ...TINY_ROWS]) {
+for (const row of [...OWN_ROWS, ...SHARED_ROWS, ...TINY_ROWS, ...GGUF_ROWS.map(([row]) => row)]) {
   Deno.test({
     ...onRow(row, "every text weight has its role, shape and format, nothing is left over, all is finite"),
     async fn() {

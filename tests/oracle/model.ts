@@ -1,6 +1,6 @@
 /** A fixture model under the oracle: its plan, its weights' bytes and one sequence. */
 import type { OutputRow, RunInput } from "../../src/engine/input.ts";
-import { layOutWeights } from "../../src/engine/weights.ts";
+import { copyOf, layOutWeights } from "../../src/engine/weights.ts";
 import { PAGE_TOKENS, pageBytes, pageGroups } from "../../src/schedule/groups.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import { firstWeightBuffer, type TextPlan, textPlan, type TextPlanOptions } from "../../src/schedule/text.ts";
@@ -31,8 +31,8 @@ export async function fixture(folder: string): Promise<FixtureModel> {
   const layout = layOutWeights(weights, checkpoint.files, first, 16);
   const files = await Promise.all(checkpoint.files.map((file) => Deno.readFile(file.path)));
   const copied = new Uint8Array(layout.copiedBytes);
-  for (const { file, offset, length, to } of layout.copies) {
-    copied.set(files[file].subarray(offset, offset + length), to);
+  for (const copy of layout.copies) {
+    copied.set(copyOf(files[copy.file].subarray(copy.offset, copy.offset + copy.length), copy), copy.to);
   }
   const stored = [...layout.mapped.map((file) => files[file]), ...(copied.length > 0 ? [copied] : [])];
   const groups = pageGroups(config);

