@@ -1,5 +1,5 @@
 /** Random access to the bytes of one file, read as they are asked for: what the reader of a large header needs. */
-import { CheckpointError } from "../errors.ts";
+import type { CheckpointError } from "../errors.ts";
 import { type OpenFile, readRangeSync } from "./files.ts";
 
 /** Bytes that can be read anywhere. */
