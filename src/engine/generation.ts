@@ -178,9 +178,10 @@ class Steps {
       },
     });
     if (this.#counts) {
+      const accepted = draws.filter(({ id }, i) => id === drafts[i]).length;
       this.#counts.drafted += drafts.length;
-      this.#counts.accepted += draws.length - 1;
-      this.#lengths.note(drafts.length, draws.length - 1);
+      this.#counts.accepted += accepted;
+      this.#lengths.note(drafts.length, accepted);
     }
     return draws;
   }

@@ -50,6 +50,9 @@ export function gemma3Model(): string | null {
 /** The small trained model that ships with the project. */
 export const TINY = new URL("../../examples/tiny", import.meta.url).pathname;
 
+/** Its drafter network. */
+export const TINY_DRAFTER = new URL("../../examples/tiny-drafter", import.meta.url).pathname;
+
 /** One prompt of a fixture's `golden.json`. */
 export interface GoldenPrompt {
   name: string;
