@@ -96,7 +96,9 @@ Split split_of(const Part &part, bool norms, const Limits &limits) {
       const uint32_t blocks_each = divide_up(blocks, slices);
       const double prologue = norms ? 10 : 0.4 * blocks;
       const double issued = prologue + turns * (blocks_each * (nr + 0.6) + 5 + slices);
-      const double waited = 25.0 * turns * divide_up(blocks_each, depth);
+      // From one turn to the next the loads go on, so that of several turns none ends with a wait of its own.
+      const double waits = turns > 1 ? static_cast<double>(blocks_each) / depth : divide_up(blocks_each, depth);
+      const double waited = 25.0 * turns * waits;
       const double cost = 2 * of_core * issued + waited;
       if (best_cost != 0 && cost >= best_cost) continue;
       best_cost = cost;
