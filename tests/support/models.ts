@@ -73,7 +73,7 @@ export async function readGolden(folder: string): Promise<Golden> {
   return { prompts, tensors: await readTensors(`${folder}/golden.safetensors`) };
 }
 
-/** The F32 and I32 tensors of a safetensors file. */
+/** The F32, I32 and U8 tensors of a safetensors file. */
 export async function readTensors(
   path: string,
 ): Promise<Map<string, { shape: number[]; data: Float32Array }>> {
@@ -87,9 +87,11 @@ export async function readTensors(
       shape: number[];
       data_offsets: number[];
     };
-    if (name === "__metadata__" || dtype !== "F32" && dtype !== "I32") continue;
+    if (name === "__metadata__" || !["F32", "I32", "U8"].includes(dtype)) continue;
     const data = bytes.slice(8 + length + range[0], 8 + length + range[1]);
-    const values = dtype === "I32"
+    const values = dtype === "U8"
+      ? new Float32Array(data)
+      : dtype === "I32"
       ? new Float32Array(new Int32Array(data.buffer))
       : new Float32Array(data.buffer);
     tensors.set(name, { shape, data: values });

@@ -1,0 +1,95 @@
+/** The picture decoders: packages loaded when first needed, one decode at a time, every failure a `MediaError`. */
+// @ts-types="./codec_wasm.d.ts"
+import * as wasm from "./codec_wasm.js";
+import { damagedImage } from "./headers/image.ts";
+
+/** Pixels as decoders give them: height × width × (red, green, blue, alpha), not yet turned. */
+export interface Decoded {
+  data: Uint8Array | Uint8ClampedArray;
+  width: number;
+  height: number;
+}
+
+type Codec = "png" | "jpeg" | "webp" | "avif" | "cmyk";
+type Decode = (bytes: Uint8Array<ArrayBuffer>) => Decoded | Promise<Decoded>;
+
+/** The emscripten decoders of `@jsquash`. */
+interface Squash {
+  default(data: ArrayBuffer): Promise<Decoded>;
+  init(module: WebAssembly.Module, overrides?: { printErr(text: string): void }): Promise<unknown>;
+}
+
+const loaded = new Map<Codec, Promise<Decode>>();
+/** Decoders keep their state in module variables, so decodes take turns. */
+let turn: Promise<unknown> = Promise.resolve();
+
+/** Decodes a picture. `cmyk` reads JPEGs of four components. Rejects with `MediaError` (`media_damaged`). */
+export function decodeWith(codec: Codec, bytes: Uint8Array): Promise<Decoded> {
+  const result = turn.then(async () => {
+    let decode = loaded.get(codec);
+    if (decode === undefined) loaded.set(codec, decode = LOADERS[codec]());
+    const ready = await decode.catch((error) => {
+      loaded.delete(codec); // a package that could not be fetched may come the next time
+      throw error;
+    });
+    try {
+      const decoded = await ready(bytes.slice());
+      if (decoded.data.length === decoded.width * decoded.height * 4) return decoded;
+      throw new Error(`the decoder gave ${decoded.data.length} bytes`);
+    } catch (cause) {
+      loaded.delete(codec); // its memory is as the failure left it
+      throw damagedImage(codec === "cmyk" ? "jpeg" : codec, reasonOf(cause), cause);
+    }
+  });
+  turn = result.catch(() => {});
+  return result;
+}
+
+const LOADERS: Record<Codec, () => Promise<Decode>> = {
+  png: async () => {
+    const { default: decode, init } = await import(
+      "npm:@jsquash/png@3.1.1/decode.js"
+    ) as unknown as Squash;
+    await init(await wasm.png());
+    return (bytes) => decode(bytes.buffer);
+  },
+  jpeg: async () =>
+    emscripten(await import("npm:@jsquash/jpeg@1.6.0/decode.js") as unknown as Squash, await wasm.jpeg()),
+  webp: async () =>
+    emscripten(await import("npm:@jsquash/webp@1.5.0/decode.js") as unknown as Squash, await wasm.webp()),
+  avif: async () =>
+    emscripten(await import("npm:@jsquash/avif@2.1.1/decode.js") as unknown as Squash, await wasm.avif()),
+  cmyk: async () => {
+    const { default: jpegjs } = await import("npm:jpeg-js@0.4.4") as unknown as {
+      default: { decode(bytes: Uint8Array, options: object): Decoded };
+    };
+    // The header's size was checked; these limits are the package's own.
+    const options = {
+      useTArray: true,
+      tolerantDecoding: false,
+      maxMemoryUsageInMB: 4096,
+      maxResolutionInMP: 1e4,
+    };
+    return (bytes) => jpegjs.decode(bytes, options);
+  },
+};
+
+/** A fresh instance for each picture: its memory never shrinks, and a failure ends it. */
+function emscripten({ default: decode, init }: Squash, module: WebAssembly.Module): Decode {
+  return async (bytes) => {
+    const complaints: string[] = [];
+    await init(module, { printErr: (text) => complaints.push(text) });
+    const decoded = await decode(bytes.buffer).catch((cause) => {
+      throw complaints.length > 0 ? new Error(complaints[0], { cause }) : cause;
+    });
+    // libjpeg goes on past missing or corrupt data and paints the rest grey.
+    if (complaints.length > 0) throw new Error(complaints[0]);
+    return decoded;
+  };
+}
+
+function reasonOf(cause: unknown): string {
+  const text = cause instanceof Error ? cause.message : String(cause);
+  const usual = /unwrap_throw|^Decoding error|^Encoding error|^Program terminated/.test(text);
+  return usual || text === "" ? "its pixels cannot be decoded" : text.replace(/\.?\s*$/, "");
+}

@@ -1,0 +1,199 @@
+/** Bytes of a media source, wherever it is, within a limit and with the script's own permissions. */
+import { fileURLToPath } from "node:url";
+import { requirePermission } from "../../ffi/permissions.ts";
+import { InvalidArgument, MarkbaseError, MediaError } from "../errors.ts";
+import type { MediaSource } from "./inputs.ts";
+
+/** How to read. */
+export interface ReadOptions {
+  /** Bytes at most. */
+  limit: number;
+  /** Ends the work. */
+  signal?: AbortSignal;
+}
+
+const MAX_REDIRECTS = 10;
+
+/** Whether a value is one of the forms of a media file. */
+export function isMediaSource(value: unknown): value is MediaSource {
+  return typeof value === "string" || value instanceof URL || value instanceof Blob ||
+    value instanceof Uint8Array || value instanceof ArrayBuffer;
+}
+
+/**
+ * All bytes of a source. Rejects with `MediaError` (`media_missing`, `media_unreadable`, `media_too_large`, `media_empty`),
+ * `MissingPermission`, `InvalidArgument` or the signal's reason.
+ */
+export async function readSource(
+  source: MediaSource,
+  options: ReadOptions,
+): Promise<Uint8Array<ArrayBuffer>> {
+  options.signal?.throwIfAborted();
+  const bytes = await readAny(source, options);
+  if (bytes.length === 0) throw new MediaError("media_empty", `${describeSource(source)} is empty.`);
+  return bytes;
+}
+
+/** A source in an error message, short. */
+export function describeSource(source: MediaSource): string {
+  const text = source instanceof URL ? source.href : source;
+  if (typeof text === "string") return text.length > 100 ? `${text.slice(0, 97)}…` : text || '""';
+  return text instanceof Blob ? "The Blob" : "The media file";
+}
+
+/** The path of a source that is a file of this machine, else undefined. */
+export function pathOf(source: MediaSource): string | undefined {
+  if (source instanceof URL) return source.protocol === "file:" ? pathOfUrl(source) : undefined;
+  if (typeof source !== "string") return undefined;
+  const url = urlOf(source);
+  return url === undefined ? source : pathOf(url);
+}
+
+async function readAny(source: MediaSource, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
+  if (source instanceof Uint8Array) {
+    checkSize(source.length, source, options.limit);
+    return source.slice(); // the caller may change its bytes meanwhile
+  }
+  if (source instanceof ArrayBuffer) return await readAny(new Uint8Array(source), options);
+  if (source instanceof Blob) {
+    checkSize(source.size, source, options.limit);
+    return new Uint8Array(await source.arrayBuffer());
+  }
+  const path = pathOf(source);
+  if (path !== undefined) return await readPath(path, options);
+  const url = source instanceof URL ? source : urlOf(source as string)!;
+  switch (url.protocol) {
+    case "data:":
+    case "blob:":
+      return await readBody(await fetch(url, { signal: options.signal }), url, options);
+    case "http:":
+    case "https:":
+      return await download(url, options);
+    default:
+      throw new InvalidArgument(
+        `${describeSource(url)}: media are read from http:, https:, file:, data: and blob: URLs.`,
+      );
+  }
+}
+
+async function readPath(path: string, { limit, signal }: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
+  if (path === "" || path.includes("\0")) {
+    throw new InvalidArgument("The path of a media file is empty or has a null character.");
+  }
+  await requirePermission({ name: "read", path }, "to read the media file");
+  try {
+    using file = await Deno.open(path, { read: true });
+    const { size, isDirectory } = await file.stat();
+    if (isDirectory) throw new MediaError("media_unreadable", `${path} is a folder. Pass a file.`);
+    checkSize(size, path, limit);
+    return await collect(file.readable, path, { limit, signal });
+  } catch (cause) {
+    signal?.throwIfAborted();
+    if (cause instanceof MarkbaseError) throw cause;
+    if (cause instanceof Deno.errors.NotFound || cause instanceof Deno.errors.NotADirectory) {
+      throw new MediaError("media_missing", `${path} does not exist. Correct the path.`, { cause });
+    }
+    throw new MediaError("media_unreadable", `${path} cannot be read: ${reasonOf(cause)}.`, { cause });
+  }
+}
+
+/** Follows redirects by hand, so that each host's permission is asked for by name. */
+async function download(first: URL, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
+  let url = first;
+  for (let redirects = 0; redirects <= MAX_REDIRECTS; redirects++) {
+    await requirePermission({ name: "net", host: url.host }, `to fetch ${describeSource(first)}`);
+    try {
+      const response = await fetch(url, { signal: options.signal, redirect: "manual" });
+      const location = response.headers.get("location");
+      if (response.status < 300 || response.status > 399 || location === null) {
+        return await readBody(response, first, options);
+      }
+      await response.body?.cancel();
+      url = new URL(location, url);
+    } catch (cause) {
+      options.signal?.throwIfAborted();
+      if (cause instanceof MarkbaseError) throw cause;
+      throw new MediaError(
+        "media_unreadable",
+        `${describeSource(first)} cannot be fetched: ${reasonOf(cause)}.`,
+        { cause },
+      );
+    }
+    if (url.protocol !== "http:" && url.protocol !== "https:") {
+      throw new MediaError(
+        "media_unreadable",
+        `${describeSource(first)} redirects to ${describeSource(url)}.`,
+      );
+    }
+  }
+  throw new MediaError(
+    "media_unreadable",
+    `${describeSource(first)} redirects more than ${MAX_REDIRECTS} times.`,
+  );
+}
+
+async function readBody(
+  response: Response,
+  url: URL,
+  options: ReadOptions,
+): Promise<Uint8Array<ArrayBuffer>> {
+  if (!response.ok) {
+    await response.body?.cancel();
+    throw new MediaError(
+      "media_unreadable",
+      `${describeSource(url)} cannot be fetched: HTTP status ${response.status}.`,
+    );
+  }
+  return response.body === null ? new Uint8Array() : await collect(response.body, url, options);
+}
+
+async function collect(
+  stream: ReadableStream<Uint8Array>,
+  source: MediaSource,
+  { limit, signal }: ReadOptions,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for await (const chunk of stream) {
+    signal?.throwIfAborted();
+    checkSize(size += chunk.length, source, limit);
+    chunks.push(chunk);
+  }
+  const bytes = new Uint8Array(size);
+  let at = 0;
+  for (const chunk of chunks) {
+    bytes.set(chunk, at);
+    at += chunk.length;
+  }
+  return bytes;
+}
+
+function checkSize(bytes: number, source: MediaSource, limit: number): void {
+  if (bytes <= limit) return;
+  throw new MediaError(
+    "media_too_large",
+    `${describeSource(source)} has ${bytes} bytes or more; ${limit} are allowed. Make it smaller.`,
+  );
+}
+
+/** A text as a URL if it begins like one; `c:\\x` and `a:b` are paths. */
+function urlOf(text: string): URL | undefined {
+  if (!/^((https?|file|data|blob):|[a-z][a-z0-9+.-]+:\/\/)/i.test(text)) return undefined;
+  try {
+    return new URL(text);
+  } catch (cause) {
+    throw new InvalidArgument(`${describeSource(text)} is neither a path nor a URL.`, { cause });
+  }
+}
+
+function pathOfUrl(url: URL): string {
+  try {
+    return fileURLToPath(url);
+  } catch (cause) {
+    throw new InvalidArgument(`${url.href} does not name a file of this machine.`, { cause });
+  }
+}
+
+function reasonOf(cause: unknown): string {
+  return cause instanceof Error ? cause.message : String(cause);
+}

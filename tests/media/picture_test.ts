@@ -1,0 +1,222 @@
+import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
+import { InvalidArgument, MediaError } from "../../mod.ts";
+import { readPicture } from "../../src/media/picture.ts";
+import { expectedPicture, mediaBytes, mediaPath, pixelDistance } from "./support.ts";
+
+/** Files whose decoders agree with Pillow's to the last bit, and by how much the others may differ. */
+const FILES: Record<string, number> = {
+  "smooth.png": 0,
+  "rgba.png": 0,
+  "la.png": 0,
+  "grey.png": 0,
+  "grey16.png": 0,
+  "palette.png": 0,
+  "palette_transparent.png": 0,
+  "rgb_transparent.png": 0,
+  "one_bit.png": 0,
+  "smooth.jpg": 0,
+  "progressive.jpg": 0,
+  "grey.jpg": 0,
+  "cmyk.jpg": 1,
+  "lossy.webp": 0,
+  "lossless.webp": 0,
+  "alpha.webp": 0,
+  "smooth.avif": 2,
+  "still.gif": 0,
+};
+
+for (const [name, tolerance] of Object.entries(FILES)) {
+  Deno.test(`${name} has the pixels that Pillow reads, over white where it is transparent`, async () => {
+    const distance = pixelDistance(await readPicture(mediaPath(name)), expectedPicture(name));
+    assert(distance <= tolerance, `${distance} apart`);
+  });
+}
+
+Deno.test("a JPEG stored in any of the eight orientations of Exif is read upright", async () => {
+  const upright = expectedPicture("orientation");
+  for (let orientation = 1; orientation <= 8; orientation++) {
+    const picture = await readPicture(mediaPath(`orientation${orientation}.jpg`));
+    const distance = pixelDistance(picture, upright);
+    assert(distance <= 2, `orientation ${orientation}: ${distance} apart`);
+  }
+});
+
+Deno.test("PNG and WebP with Exif, and AVIF turned and mirrored by boxes, are read upright", async () => {
+  const upright = expectedPicture("orientation");
+  const names = ["orientation6.png", "orientation6.webp"];
+  for (const o of [2, 4, 5, 6, 7, 8]) names.push(`orientation${o}.avif`);
+  for (const name of names) {
+    const distance = pixelDistance(await readPicture(mediaPath(name)), upright);
+    assert(distance <= 4, `${name}: ${distance} apart`);
+  }
+});
+
+Deno.test("of an animation the first frame is the picture", async () => {
+  for (const name of ["animated.gif", "animated.webp"]) {
+    assertEquals(pixelDistance(await readPicture(mediaPath(name)), expectedPicture("animated0")), 0);
+  }
+});
+
+Deno.test("the same picture comes as path, file URL, data URI, Blob, bytes, and by HTTP with a wrong type", async () => {
+  const bytes = mediaBytes("smooth.png");
+  const server = Deno.serve({ port: 0, onListen() {} }, (request) => {
+    return new URL(request.url).pathname === "/moved"
+      ? new Response(null, { status: 302, headers: { location: "/picture.jpg" } })
+      : new Response(bytes, { headers: { "content-type": "text/html" } });
+  });
+  const host = `http://localhost:${server.addr.port}`;
+  const sources = [
+    mediaPath("smooth.png"),
+    new URL("../fixtures/media/smooth.png", import.meta.url),
+    new URL("../fixtures/media/smooth.png", import.meta.url).href,
+    `data:image/jpeg;base64,${bytes.toBase64()}`,
+    new Blob([bytes], { type: "image/gif" }),
+    bytes,
+    bytes.buffer,
+    `${host}/picture.jpg`,
+    new URL(`${host}/moved`),
+  ];
+  try {
+    for (const source of sources) {
+      assertEquals(pixelDistance(await readPicture(source), expectedPicture("smooth.png")), 0);
+    }
+  } finally {
+    await server.shutdown();
+  }
+});
+
+Deno.test("raw pixels of any channels, as bytes, floats of 0–1 or floats of 0–255, give one picture", async () => {
+  const { pixels, width, height } = expectedPicture("smooth.png");
+  const rgba = new Uint8ClampedArray(width * height * 4).fill(255);
+  for (let i = 0; i < pixels.length; i++) rgba[Math.floor(i / 3) * 4 + i % 3] = pixels[i];
+  const inputs = [
+    { data: pixels, width, height },
+    { data: rgba, width, height, channels: 4 },
+    { data: Float32Array.from(pixels, (p) => p / 255), width, height },
+    { data: Float64Array.from(pixels), width, height, channels: 3 },
+    new ImageData(rgba, width, height),
+  ];
+  for (const input of inputs) {
+    assertEquals(pixelDistance(await readPicture(input), expectedPicture("smooth.png")), 0);
+  }
+  const grey = await readPicture({ data: new Uint8Array([0, 200]), width: 2, height: 1 });
+  assertEquals([...grey.pixels], [0, 0, 0, 200, 200, 200]);
+  const faint = await readPicture({ data: new Uint8Array([0, 51]), width: 1, height: 1 });
+  assertEquals([...faint.pixels], [204, 204, 204]);
+});
+
+Deno.test("raw pixels of the wrong length, type or range are refused with the numbers", async () => {
+  const wrong: [unknown, RegExp][] = [
+    [{ data: new Uint8Array(11), width: 2, height: 2 }, /11 values.*2 × 2/],
+    [{ data: new Uint8Array(12), width: 2, height: 2, channels: 4 }, /channels: 4/],
+    [{ data: [1, 2, 3], width: 1, height: 1 }, /bytes or floats/],
+    [{ data: new Uint8Array(3), width: 0.5, height: 2 }, /0\.5 × 2/],
+    [{ data: new Float32Array([0, NaN, 0]), width: 1, height: 1 }, /NaN/],
+    [{ data: new Float32Array([0, 256, 0]), width: 1, height: 1 }, /256/],
+    [null, /path, a URL/],
+    [42, /path, a URL/],
+  ];
+  for (const [input, message] of wrong) {
+    const error = await assertRejects(() => readPicture(input as never), InvalidArgument);
+    assertMatch(error.message, message);
+  }
+});
+
+Deno.test("a picture of too many pixels is refused by its header alone, in every format", async () => {
+  const u16 = (bytes: Uint8Array, at: number, value: number, little: boolean) =>
+    new DataView(bytes.buffer).setUint16(at, value, little);
+  const png = mediaBytes("smooth.png");
+  new DataView(png.buffer).setUint32(16, 100_000);
+  new DataView(png.buffer).setUint32(20, 100_000);
+  const gif = mediaBytes("still.gif");
+  u16(gif, 6, 65_535, true);
+  u16(gif, 8, 65_535, true);
+  const jpeg = mediaBytes("smooth.jpg");
+  const frame = jpeg.findIndex((byte, i) => byte === 0xff && jpeg[i + 1] === 0xc0);
+  u16(jpeg, frame + 5, 65_000, false);
+  u16(jpeg, frame + 7, 65_000, false);
+  const webp = mediaBytes("alpha.webp"); // VP8X or VP8L: a file of the largest size
+  webp.set([0xff, 0xff, 0xff, 0x0f], 21);
+  const avif = mediaBytes("smooth.avif");
+  const size = new TextDecoder("latin1").decode(avif).indexOf("ispe") + 8;
+  new DataView(avif.buffer).setUint32(size, 60_000);
+  new DataView(avif.buffer).setUint32(size + 4, 60_000);
+  for (const bomb of [png, gif, jpeg, webp, avif]) {
+    const error = await assertRejects(() => readPicture(bomb), MediaError);
+    assertEquals(error.code, "media_too_large");
+    assertMatch(error.message, /\d+ × \d+ = \d+ pixels; 100000000 are allowed/);
+  }
+});
+
+Deno.test("a truncated picture of any format is refused, wherever it ends", async () => {
+  const names = [
+    "smooth.png",
+    "smooth.jpg",
+    "progressive.jpg",
+    "cmyk.jpg",
+    "lossy.webp",
+    "lossless.webp",
+    "smooth.avif",
+    "animated.gif",
+    "animated.webp",
+  ];
+  for (const name of names) {
+    const bytes = mediaBytes(name);
+    for (const share of [0.05, 0.3, 0.6, 0.9]) {
+      const part = bytes.subarray(0, Math.max(16, Math.floor(bytes.length * share)));
+      const error = await assertRejects(() => readPicture(part), MediaError);
+      assert(["media_damaged", "unknown_media"].includes(error.code), `${name}: ${error.message}`);
+    }
+  }
+});
+
+Deno.test("files that are no pictures are refused with what they are", async () => {
+  const cases: [Uint8Array, string, RegExp][] = [
+    [new TextEncoder().encode("<!doctype html><p>not found"), "unknown_media", /no known format/],
+    [new TextEncoder().encode("<svg xmlns='http://www.w3.org/2000/svg'/>"), "unsupported_media", /SVG/],
+    [
+      new Uint8Array([0, 0, 0, 24, ...new TextEncoder().encode("ftypheic____mif1")]),
+      "unsupported_media",
+      /HEIC/,
+    ],
+    [mediaBytes("s16.wav"), "unsupported_media", /WAV/],
+    [new Uint8Array(), "media_empty", /empty/],
+  ];
+  for (const [bytes, code, message] of cases) {
+    const error = await assertRejects(() => readPicture(bytes), MediaError);
+    assertEquals(error.code, code);
+    assertMatch(error.message, message);
+  }
+  assertEquals(
+    (await assertRejects(() => readPicture("/no/such/file.png"), MediaError)).code,
+    "media_missing",
+  );
+  await assertRejects(() => readPicture("ftp://example.com/a.png"), InvalidArgument);
+});
+
+Deno.test("flipped bits in a picture give an error or a picture, never a crash or a hang", async () => {
+  let state = 12345;
+  const random = (n: number) => (state = Math.imul(state, 1103515245) + 12345 >>> 0) % n;
+  for (
+    const name of [
+      "smooth.png",
+      "smooth.jpg",
+      "lossy.webp",
+      "smooth.avif",
+      "animated.gif",
+      "animated.webp",
+      "cmyk.jpg",
+    ]
+  ) {
+    for (let round = 0; round < 12; round++) {
+      const bytes = mediaBytes(name);
+      for (let i = 0; i < 4; i++) bytes[16 + random(bytes.length - 16)] ^= 1 << random(8);
+      try {
+        const { pixels, width, height } = await readPicture(bytes);
+        assertEquals(pixels.length, width * height * 3);
+      } catch (error) {
+        assert(error instanceof MediaError, String(error));
+      }
+    }
+  }
+});

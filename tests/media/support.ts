@@ -1,0 +1,28 @@
+/** Media files that tests read; `tests/fixtures/media/make_media.py` made them. */
+import type { Picture } from "../../src/media/resize.ts";
+
+/** Path of a file of `tests/fixtures/media`. */
+export function mediaPath(name: string): string {
+  return new URL(`../fixtures/media/${name}`, import.meta.url).pathname;
+}
+
+/** Its bytes. */
+export function mediaBytes(name: string): Uint8Array<ArrayBuffer> {
+  return Deno.readFileSync(mediaPath(name));
+}
+
+const expected = JSON.parse(Deno.readTextFileSync(mediaPath("expected.json")));
+
+/** What Pillow reads from a picture. */
+export function expectedPicture(name: string): Picture {
+  const { width, height, rgb } = expected[name];
+  return { width, height, pixels: Uint8Array.fromBase64(rgb) };
+}
+
+/** Largest difference of two pictures of one size. */
+export function pixelDistance(a: Picture, b: Picture): number {
+  if (a.width !== b.width || a.height !== b.height) {
+    throw new Error(`sizes differ: ${a.width} × ${a.height}, ${b.width} × ${b.height}`);
+  }
+  return a.pixels.reduce((most, value, i) => Math.max(most, Math.abs(value - b.pixels[i])), 0);
+}
