@@ -4,6 +4,7 @@ import * as chat from "./chat.ts";
 import * as doctor from "./doctor.ts";
 import * as explain from "./explain.ts";
 import * as generate from "./generate.ts";
+import * as hub from "./pull.ts";
 
 interface Command {
   summary: string;
@@ -19,6 +20,9 @@ const commands: Record<string, Command> = {
     help: explain.help,
     run: explain.explain,
   },
+  pull: { summary: "download a model of the hub", help: hub.pullHelp, run: hub.pull },
+  list: { summary: "models in the hub's cache", help: hub.listHelp, run: hub.list },
+  remove: { summary: "remove a model from the hub's cache", help: hub.removeHelp, run: hub.remove },
   doctor: { summary: "check this machine", help: doctor.help, run: doctor.doctor },
 };
 

@@ -4,7 +4,11 @@ import type { Flags, Values } from "./args.ts";
 
 /** How a model is opened. */
 export const loadFlags = {
-  model: { type: "string", value: "SOURCE", help: 'folder, .safetensors file or "tiny" (default: tiny)' },
+  model: {
+    type: "string",
+    value: "SOURCE",
+    help: 'folder, file of weights, org/name on the hub, or "tiny" (default: tiny)',
+  },
   device: { type: "string", choices: ["auto", "cpu", "metal", "cuda"], help: "where to run (default: auto)" },
   precision: {
     type: "string",

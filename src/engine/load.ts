@@ -6,7 +6,7 @@ import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { InvalidArgument, MemoryLimit } from "../errors.ts";
-import { sourcePath } from "../hub/source.ts";
+import { localSource } from "../hub/source.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
 import { type KvFormat, pageBytes, pageGroups } from "../schedule/groups.ts";
@@ -54,9 +54,10 @@ const MEMORY_SHARE = 0.9;
 const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
 
 /**
- * Loads a model: a folder, a `.safetensors` or `.gguf` file, or `"tiny"`, the small model that ships with the project. Weights are
- * mapped, not read. Rejects with `CheckpointError`, `MemoryLimit` before anything large happens, `LibraryError`,
- * `DeviceError`, `UnknownOption`, `InvalidArgument`, `MissingPermission`, or the signal's reason.
+ * Loads a model: a folder, a `.safetensors` or `.gguf` file, `"org/name"` on the hub (also `"org/name@revision"` and
+ * `"org/name/file"`), or `"tiny"`, the small model that ships with the project. A folder of that name wins over the hub.
+ * Weights are mapped, not read. Rejects with `CheckpointError`, `MemoryLimit` before anything large happens, `LibraryError`,
+ * `DeviceError`, `HubError`, `UnknownOption`, `InvalidArgument`, `MissingPermission`, or the signal's reason.
  *
  * ```ts
  * using model = await load("tiny");
@@ -78,16 +79,16 @@ export async function loadWith(
   const { signal } = settings;
   signal?.throwIfAborted();
   const report = options.onProgress;
-  const folder = await sourcePath(source, {
+  const local = await localSource(source, {
     cache: options.cache,
     signal,
     onProgress: report && ((completed, total) => report({ stage: "download", completed, total })),
   });
-  const drafterFolder = options.drafter === undefined ? undefined : await sourcePath(options.drafter, {
+  const drafterSource = options.drafter === undefined ? undefined : await localSource(options.drafter, {
     cache: options.cache,
     signal,
   });
-  const checkpoint = await openCheckpoint(folder);
+  const checkpoint = await openCheckpoint(local.path);
   const weights = checkpoint.weights();
   await checkpoint.checkFinite();
   const [text, fingerprint] = await Promise.all([
@@ -112,7 +113,7 @@ export async function loadWith(
     fuse: internals.fuse,
     reuse: internals.reuse,
     checkFinite: internals.checkFinite,
-    withState: drafterFolder !== undefined,
+    withState: drafterSource !== undefined,
   };
   const build = (
     variant: "prefill" | "decode",
@@ -207,9 +208,9 @@ export async function loadWith(
     leastChunkRows: Math.min(chunkRows, isCpu ? LEAST_CPU_ROWS : LEAST_GPU_ROWS),
   }, internals.keptPrefixes);
   let drafter: Drafter | undefined;
-  if (drafterFolder !== undefined) {
+  if (drafterSource !== undefined) {
     drafter = stack.use(
-      await Drafter.open(drafterFolder, { config, weights, shared: forward.shared }, {
+      await Drafter.open(drafterSource.path, { config, weights, shared: forward.shared }, {
         rows: DECODE_ROWS,
         pages: DECODE_ROWS * entries,
         fuse: internals.fuse,
@@ -232,6 +233,8 @@ export async function loadWith(
     kvFormat: settings.kvCache,
     stops: new Set([...config.tokens.eos, ...(text.tokenizer ? stopTokens(text.tokenizer) : [])]),
     warnings: [
+      ...local.warnings,
+      ...(drafterSource?.warnings ?? []),
       ...opened.warnings,
       ...text.textWarnings,
       ...loadWarnings(checkpoint, settings.contextLength, budget),
@@ -248,8 +251,8 @@ export async function loadWith(
 /** Explains a source from its configs alone, without weights, library or device. Rejects like `load`. */
 export async function explain(source: string | URL, options: ExplainOptions = {}): Promise<Explanation> {
   checkNames(options, ["device", "rows", "context"]);
-  const folder = await sourcePath(source);
-  const { config, weights } = await readConfig(folder);
+  const { path } = await localSource(source, { configOnly: true });
+  const { config, weights } = await readConfig(path);
   return explainPlan(config, options, weights?.());
 }
 

@@ -55,7 +55,7 @@ Deno.test("generate refuses an empty prompt", async () => {
 });
 
 Deno.test("generate names a model that is not there", async () => {
-  const { code, stderr } = await markbase(["generate", "hello", "--model", "no/such/folder"]);
+  const { code, stderr } = await markbase(["generate", "hello", "--model", "./no/such/folder"]);
   assertEquals(code, 1);
   assertStringIncludes(stderr, "no/such/folder");
 });
