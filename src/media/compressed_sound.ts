@@ -1,0 +1,179 @@
+/** MP3, FLAC and Ogg (Opus, Vorbis, FLAC) through WebAssembly decoders, fed piece by piece so that a limit ends the work. */
+import { MediaError } from "../errors.ts";
+import { Bytes } from "./headers/bytes.ts";
+import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
+
+type Codec = "mp3" | "flac" | "opus" | "vorbis";
+
+interface DecodedPiece {
+  channelData: Float32Array[];
+  samplesDecoded: number;
+  sampleRate: number;
+}
+
+interface Decoder {
+  readonly ready: Promise<void>;
+  decode(bytes: Uint8Array): DecodedPiece | Promise<DecodedPiece>;
+  flush?(): DecodedPiece | Promise<DecodedPiece>;
+  free(): void;
+}
+
+const NAMES: Record<Codec, string> = { mp3: "MP3", flac: "FLAC", opus: "Opus", vorbis: "Vorbis" };
+
+/** Silence takes few bytes: a larger piece could hold gigabytes of it. */
+const PIECE_BYTES = 4096;
+
+/** Decodes an MP3, FLAC or Ogg file. Rejects with `MediaError` or the signal's reason. */
+export async function readCompressed(
+  format: "mp3" | "flac" | "ogg",
+  bytes: Uint8Array,
+  signal?: AbortSignal,
+): Promise<MonoSound> {
+  const ogg = format === "ogg" ? readOgg(bytes) : undefined;
+  const codec = ogg?.codec ?? format as "mp3" | "flac";
+  const declared = ogg?.samples ?? (codec === "flac" ? flacSamples(bytes) : undefined);
+  const sound = await decodeAll(codec, bytes, signal);
+  const { samples, rate } = sound;
+  if (ogg?.samples !== undefined && samples.length > ogg.samples) {
+    sound.samples = samples.subarray(0, ogg.samples); // the last packet is longer than what remains
+  }
+  const short = declared !== undefined && samples.length < declared || ogg?.ended === false;
+  if (short) {
+    const of = declared === undefined ? "" : ` of ${(declared / rate).toFixed(2)}`;
+    sound.warnings.push({
+      code: "sound_truncated",
+      message: `The ${NAMES[codec]} file ends early, after ${
+        (samples.length / rate).toFixed(2)
+      }${of} s; what it holds was used.`,
+    });
+  }
+  return sound;
+}
+
+async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal): Promise<MonoSound> {
+  const decoder = await openDecoder(codec);
+  const pieces: Float32Array[] = [];
+  let rate = 0, length = 0;
+  const add = (piece: DecodedPiece) => {
+    if (piece.samplesDecoded === 0) return;
+    if (rate !== 0 && piece.sampleRate !== rate) {
+      throw damagedSound(NAMES[codec], `its rate changes from ${rate} to ${piece.sampleRate} Hz`);
+    }
+    rate = piece.sampleRate;
+    checkSamples(length += piece.samplesDecoded, rate);
+    pieces.push(meanOf(piece));
+  };
+  try {
+    for (let at = 0; at < bytes.length; at += PIECE_BYTES) {
+      if (at % (64 * PIECE_BYTES) === 0) await breath(signal);
+      add(await decoder.decode(bytes.subarray(at, at + PIECE_BYTES)));
+    }
+    if (decoder.flush !== undefined) add(await decoder.flush());
+  } catch (cause) {
+    signal?.throwIfAborted();
+    if (cause instanceof MediaError) throw cause;
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw damagedSound(NAMES[codec], reason.replace(/\.?\s*$/, ""), cause);
+  } finally {
+    decoder.free();
+  }
+  if (length === 0) throw damagedSound(NAMES[codec], "nothing in it can be decoded");
+  const samples = new Float32Array(length);
+  let at = 0;
+  for (const piece of pieces) {
+    samples.set(piece, at);
+    at += piece.length;
+  }
+  return { samples, rate, warnings: [] };
+}
+
+/** Lets others work, and ends the work if it was cancelled. */
+async function breath(signal: AbortSignal | undefined): Promise<void> {
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  signal?.throwIfAborted();
+}
+
+async function openDecoder(codec: Codec): Promise<Decoder> {
+  const decoder = await create(codec);
+  await decoder.ready;
+  return decoder;
+}
+
+async function create(codec: Codec): Promise<Decoder> {
+  switch (codec) {
+    case "mp3": {
+      const { MPEGDecoder } = await import("npm:mpg123-decoder@1.0.3");
+      return new MPEGDecoder() as unknown as Decoder;
+    }
+    case "flac": {
+      const { FLACDecoder } = await import("npm:@wasm-audio-decoders/flac@0.2.11");
+      return new FLACDecoder() as unknown as Decoder;
+    }
+    case "opus": {
+      const { OggOpusDecoder } = await import("npm:ogg-opus-decoder@1.7.5");
+      return new OggOpusDecoder() as unknown as Decoder;
+    }
+    case "vorbis": {
+      const { OggVorbisDecoder } = await import("npm:@wasm-audio-decoders/ogg-vorbis@0.1.20");
+      return new OggVorbisDecoder() as unknown as Decoder;
+    }
+  }
+}
+
+function meanOf({ channelData, samplesDecoded }: DecodedPiece): Float32Array {
+  if (channelData.length === 1) return channelData[0].slice(0, samplesDecoded);
+  const mean = new Float32Array(samplesDecoded);
+  for (let i = 0; i < samplesDecoded; i++) {
+    let sum = 0;
+    for (const channel of channelData) sum += channel[i];
+    mean[i] = sum / channelData.length;
+  }
+  return mean;
+}
+
+/** Samples that a FLAC file declares, if it does. */
+function flacSamples(bytes: Uint8Array): number | undefined {
+  const data = new Bytes(bytes);
+  if (data.length < 42 || data.ascii(0, 4) !== "fLaC") return undefined;
+  const total = (data.u8(21) & 15) * 2 ** 32 + data.u32(22);
+  return total === 0 ? undefined : total;
+}
+
+interface OggFacts {
+  codec: Codec;
+  /** what the last page says, if it does */ samples?: number;
+  /** the last page is marked as the last */ ended: boolean;
+}
+
+/** Walks the pages of an Ogg file. */
+function readOgg(bytes: Uint8Array): OggFacts {
+  const data = new Bytes(bytes);
+  const head = data.length > 64 ? data.ascii(28, 16) : "";
+  const codec = head.startsWith("OpusHead")
+    ? "opus"
+    : head.startsWith("\x01vorbis")
+    ? "vorbis"
+    : head.startsWith("\x7fFLAC")
+    ? "flac"
+    : undefined;
+  if (codec === undefined) {
+    throw new MediaError(
+      data.length > 64 ? "unsupported_media" : "media_damaged",
+      "The Ogg file holds neither Opus, Vorbis nor FLAC. Convert it to one of them, WAV or MP3.",
+    );
+  }
+  let ended = false, last = 0;
+  for (let at = 0; at + 27 <= data.length && data.ascii(at, 4) === "OggS";) {
+    const segments = data.u8(at + 26);
+    if (at + 27 + segments > data.length) break;
+    let size = 27 + segments;
+    for (let i = 0; i < segments; i++) size += data.u8(at + 27 + i);
+    if (at + size > data.length) break;
+    const granule = data.u64(at + 6, true);
+    if (granule < 2 ** 63) last = granule; // all ones: no packet ends on the page
+    ended = (data.u8(at + 5) & 4) !== 0;
+    at += size;
+  }
+  const skipped = codec === "opus" ? data.u16(38, true) : 0;
+  return { codec, ended, samples: ended && codec !== "flac" && last > skipped ? last - skipped : undefined };
+}

@@ -1,0 +1,37 @@
+/** A decoded sound of one channel, as readers give it to the resampler. */
+import { MediaError } from "../errors.ts";
+import type { Warning } from "../warning.ts";
+
+/** One channel, the mean of all that there were. */
+export interface MonoSound {
+  /** −1 to 1, though loud floats may go beyond. */
+  samples: Float32Array;
+  /** In hertz. */
+  rate: number;
+  /** What was cut or repaired. */
+  warnings: Warning[];
+}
+
+/** Samples of one channel that a sound may have: 93 minutes at 48 kHz. */
+export const MAX_SAMPLES: number = 2 ** 28;
+
+/** The error for a sound that cannot be decoded. `format` is its name as people write it. */
+export function damagedSound(format: string, what: string, cause?: unknown): MediaError {
+  return new MediaError(
+    "media_damaged",
+    `The ${format} sound is damaged: ${what}. Save or download it again.`,
+    { cause },
+  );
+}
+
+/** Refuses a sound that takes too much memory. */
+export function checkSamples(samples: number, rate: number): void {
+  if (samples <= MAX_SAMPLES) return;
+  const minutes = (count: number) => (count / rate / 60).toFixed(1);
+  throw new MediaError(
+    "media_too_large",
+    `The sound lasts ${minutes(samples)} minutes or more at ${rate} Hz; ${
+      minutes(MAX_SAMPLES)
+    } are allowed. Cut it into parts.`,
+  );
+}

@@ -1,0 +1,89 @@
+/** From what a caller passes as a sound to 16 kHz mono. */
+import { InvalidArgument, MediaError } from "../errors.ts";
+import type { Warning } from "../warning.ts";
+import { readCompressed } from "./compressed_sound.ts";
+import type { AudioInput, RawSamples } from "./inputs.ts";
+import { SAMPLE_RATE } from "./mel.ts";
+import { checkSamples, type MonoSound } from "./mono.ts";
+import { resample } from "./resample.ts";
+import { isMediaSource, readSource } from "./source.ts";
+import { isAudioFormat, sniff } from "./sniff.ts";
+import { readWav } from "./wav.ts";
+
+/** Bytes that the file of a sound may have. */
+export const MAX_AUDIO_BYTES: number = 2 ** 30;
+const LEAST_RATE = 1000;
+const MOST_RATE = 768_000;
+const MOST_CHANNELS = 256;
+
+/** One channel of 16 kHz. */
+export interface Sound {
+  /** −1 to 1. */
+  samples: Float32Array;
+  /** What was cut or repaired. */
+  warnings: Warning[];
+}
+
+/** Reads a sound. Rejects with `MediaError`, `InvalidArgument`, `MissingPermission` or the signal's reason. */
+export async function readSound(input: AudioInput, signal?: AbortSignal): Promise<Sound> {
+  const mono = isMediaSource(input)
+    ? await decodeSound(await readSource(input, { limit: MAX_AUDIO_BYTES, signal }), signal)
+    : rawSound(input);
+  checkRate(mono.rate);
+  if (mono.samples.length === 0) {
+    throw new MediaError("media_empty", "The sound has no samples. Record it again.");
+  }
+  checkSamples(mono.samples.length, mono.rate);
+  return { samples: resample(mono.samples, mono.rate, SAMPLE_RATE), warnings: mono.warnings };
+}
+
+/** Decodes the bytes of a sound. */
+async function decodeSound(bytes: Uint8Array, signal?: AbortSignal): Promise<MonoSound> {
+  const format = sniff(bytes);
+  if (format === "wav") return readWav(bytes);
+  if (isAudioFormat(format)) return await readCompressed(format, bytes, signal);
+  const what = format === undefined ? "of no known format" : format.toUpperCase();
+  throw new MediaError(
+    format === undefined ? "unknown_media" : "unsupported_media",
+    `The sound is ${what}. WAV, MP3, FLAC and Ogg (Opus, Vorbis) can be read; convert it to one of them.`,
+  );
+}
+
+function rawSound(input: RawSamples): MonoSound {
+  const { data, sampleRate, channels = 1 } = Object(input) as RawSamples;
+  const scale = data instanceof Int16Array
+    ? 32768
+    : data instanceof Int32Array
+    ? 2147483648
+    : data instanceof Float32Array || data instanceof Float64Array
+    ? 1
+    : undefined;
+  if (scale === undefined) {
+    throw new InvalidArgument(
+      "A sound is a path, a URL, a Blob, bytes, or {data, sampleRate} with data in a Float32Array, Float64Array, " +
+        "Int16Array or Int32Array.",
+    );
+  }
+  if (
+    !Number.isInteger(channels) || channels < 1 || channels > MOST_CHANNELS || data.length % channels !== 0
+  ) {
+    throw new InvalidArgument(`${data.length} raw samples are not whole frames of ${channels} channels.`);
+  }
+  checkRate(sampleRate);
+  const frames = data.length / channels;
+  const samples = new Float32Array(frames);
+  for (let i = 0; i < frames; i++) {
+    let sum = 0;
+    for (let c = 0; c < channels; c++) sum += data[i * channels + c];
+    if (!Number.isFinite(sum)) throw new InvalidArgument(`Raw sample ${i * channels} is ${sum}.`);
+    samples[i] = sum / channels / scale;
+  }
+  return { samples, rate: sampleRate, warnings: [] };
+}
+
+function checkRate(rate: number): void {
+  if (Number.isInteger(rate) && rate >= LEAST_RATE && rate <= MOST_RATE) return;
+  throw new InvalidArgument(
+    `The sound has ${rate} samples a second; whole rates from ${LEAST_RATE} to ${MOST_RATE} can be read.`,
+  );
+}

@@ -1,0 +1,184 @@
+import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
+import { InvalidArgument, MediaError } from "../../mod.ts";
+import { readSound, type Sound } from "../../src/media/sound.ts";
+import { mediaBytes, mediaPath } from "./support.ts";
+
+/** The mean of the two channels that make_media.py wrote, at 16 kHz. */
+function chord(i: number): number {
+  const t = i / 16_000;
+  return (0.4 * Math.sin(2 * Math.PI * 440 * t) + 0.3 * Math.sin(2 * Math.PI * 1320 * t)) / 2;
+}
+
+/** Root of the mean square of the difference to the chord, away from the ends; `delay` in samples of 16 kHz. */
+function distance({ samples }: Sound, delay = 0): number {
+  let sum = 0, count = 0;
+  for (let i = 400; i < 3600; i++, count++) sum += (samples[i] - chord(i - delay)) ** 2;
+  return Math.sqrt(sum / count);
+}
+
+/** Largest distance of each file; the chord's own root mean square is 0.18. */
+const FILES: Record<string, number> = {
+  "u8.wav": 5e-3,
+  "s16.wav": 2e-5,
+  "s24.wav": 1e-5,
+  "s32.wav": 1e-5,
+  "f32.wav": 1e-5,
+  "f64.wav": 1e-5,
+  "extensible.wav": 1e-5,
+  "alaw.wav": 6e-3,
+  "ulaw.wav": 6e-3,
+  "tone.flac": 2e-5,
+  "tone.ogg": 0.01,
+  "tone.opus": 0.02,
+  "tone.mp3": 0.01,
+};
+
+for (const [name, most] of Object.entries(FILES)) {
+  Deno.test(`${name} is heard as the chord that was written, at 16 kHz, as the mean of its channels`, async () => {
+    const sound = await readSound(mediaPath(name));
+    assertEquals([sound.samples.length, sound.warnings], [4000, []]);
+    const far = distance(sound);
+    assert(far < most, `${far} from the chord`);
+  });
+}
+
+Deno.test("raw samples of any type and number of channels give one sound", async () => {
+  const mono = Float32Array.from({ length: 4000 }, (_, i) => chord(i));
+  const stereo = Float64Array.from({ length: 8000 }, (_, i) => 2 * (i % 2) * chord(i >> 1));
+  const inputs = [
+    { data: mono, sampleRate: 16_000 },
+    { data: stereo, sampleRate: 16_000, channels: 2 },
+    { data: Int16Array.from(mono, (s) => Math.round(s * 32768)), sampleRate: 16_000 },
+    { data: Int32Array.from(mono, (s) => Math.round(s * 2147483648)), sampleRate: 16_000 },
+  ];
+  for (const input of inputs) assert(distance(await readSound(input)) < 2e-5);
+});
+
+Deno.test("raw samples of a wrong shape, rate or value are refused with the numbers", async () => {
+  const wrong: [unknown, RegExp][] = [
+    [{ data: new Float32Array(5), sampleRate: 16_000, channels: 2 }, /5 raw samples.*2 channels/],
+    [{ data: new Float32Array(5), sampleRate: 0 }, /0 samples a second/],
+    [{ data: new Float32Array(5), sampleRate: 22_050.5 }, /22050\.5/],
+    [{ data: new Float32Array([0, Infinity]), sampleRate: 16_000 }, /Infinity/],
+    [{ data: [0, 0], sampleRate: 16_000 }, /Float32Array/],
+    [undefined, /path, a URL/],
+  ];
+  for (const [input, message] of wrong) {
+    assertMatch((await assertRejects(() => readSound(input as never), InvalidArgument)).message, message);
+  }
+  const empty = await assertRejects(
+    () => readSound({ data: new Float32Array(), sampleRate: 16_000 }),
+    MediaError,
+  );
+  assertEquals(empty.code, "media_empty");
+});
+
+/** A WAV header with any values before 16-bit samples. */
+function wav(
+  options: Partial<Record<"code" | "channels" | "rate" | "align" | "bits" | "size", number>>,
+  samples = 800,
+) {
+  const { code = 1, channels = 1, rate = 16_000, align = 2, bits = 16, size = samples * 2 } = options;
+  const bytes = new Uint8Array(44 + samples * 2);
+  const view = new DataView(bytes.buffer);
+  const ascii = (at: number, text: string) => bytes.set(new TextEncoder().encode(text), at);
+  ascii(0, "RIFF");
+  view.setUint32(4, 36 + samples * 2, true);
+  ascii(8, "WAVEfmt ");
+  view.setUint32(16, 16, true);
+  view.setUint16(20, code, true);
+  view.setUint16(22, channels, true);
+  view.setUint32(24, rate, true);
+  view.setUint16(32, align, true);
+  view.setUint16(34, bits, true);
+  ascii(36, "data");
+  view.setUint32(40, size, true);
+  for (let i = 0; i < samples; i++) view.setInt16(44 + 2 * i, 1000, true);
+  return bytes;
+}
+
+Deno.test("WAV headers that lie about sizes give what the file holds, and a warning where it is less", async () => {
+  assertEquals((await readSound(wav({}))).samples.length, 800);
+  const more = await readSound(wav({ size: 1_000_000 }));
+  assertEquals([more.samples.length, more.warnings[0].code], [800, "sound_truncated"]);
+  assertMatch(more.warnings[0].message, /1000000.*1600/);
+  for (const size of [0, 0xffffffff]) {
+    const open = await readSound(wav({ size })); // a recorder wrote to a pipe
+    assertEquals([open.samples.length, open.warnings.length], [800, 0]);
+  }
+  assertEquals((await readSound(wav({ size: 401 }))).samples.length, 200);
+});
+
+Deno.test("WAV headers that contradict themselves are refused with the numbers", async () => {
+  const wrong: [Parameters<typeof wav>[0], string, RegExp][] = [
+    [{ channels: 0 }, "media_damaged", /0 channels/],
+    [{ align: 0 }, "media_damaged", /frames of 0 bytes/],
+    [{ channels: 3 }, "media_damaged", /3 channels in frames of 2 bytes/],
+    [{ bits: 24 }, "media_damaged", /24 bits take 2 bytes/],
+    [{ code: 2 }, "unsupported_media", /kind 0x2/],
+    [{ code: 3 }, "media_damaged", /take 2 bytes/],
+  ];
+  for (const [options, code, message] of wrong) {
+    const error = await assertRejects(() => readSound(wav(options)), MediaError);
+    assertEquals(error.code, code);
+    assertMatch(error.message, message);
+  }
+  for (const rate of [0, 4_000_000_000]) {
+    await assertRejects(() => readSound(wav({ rate })), InvalidArgument);
+  }
+  assertEquals((await assertRejects(() => readSound(wav({}, 0)), MediaError)).code, "media_empty");
+});
+
+Deno.test("a truncated sound of any format is heard as far as it goes with a warning, or refused", async () => {
+  for (const name of ["s16.wav", "tone.flac", "tone.ogg", "tone.opus"]) {
+    const bytes = mediaBytes(name);
+    for (const share of [0.01, 0.3, 0.6, 0.95]) {
+      const part = bytes.subarray(0, Math.max(13, Math.floor(bytes.length * share)));
+      try {
+        const { samples, warnings } = await readSound(part);
+        assertEquals(warnings.map((warning) => warning.code), ["sound_truncated"], `${name} ${share}`);
+        assert(samples.length > 0 && samples.length < 4100);
+      } catch (error) {
+        assert(error instanceof MediaError && error.code === "media_damaged", `${name} ${share}: ${error}`);
+      }
+    }
+  }
+});
+
+Deno.test("files that are no sounds are refused with what they are", async () => {
+  const cases: [Uint8Array, string, RegExp][] = [
+    [new TextEncoder().encode("<!doctype html><p>not found"), "unknown_media", /no known format/],
+    [mediaBytes("smooth.png"), "unsupported_media", /PNG/],
+    [
+      new Uint8Array([...new TextEncoder().encode("OggS"), ...new Uint8Array(100)]),
+      "unsupported_media",
+      /Opus/,
+    ],
+  ];
+  for (const [bytes, code, message] of cases) {
+    const error = await assertRejects(() => readSound(bytes), MediaError);
+    assertEquals(error.code, code);
+    assertMatch(error.message, message);
+  }
+});
+
+Deno.test("flipped bits in a sound give an error or finite samples, never a crash or a hang", async () => {
+  let state = 4321;
+  const random = (n: number) => (state = Math.imul(state, 1103515245) + 12345 >>> 0) % n;
+  for (const name of ["s24.wav", "f32.wav", "tone.flac", "tone.ogg", "tone.opus", "tone.mp3"]) {
+    for (let round = 0; round < 8; round++) {
+      const bytes = mediaBytes(name);
+      for (let i = 0; i < 4; i++) bytes[4 + random(bytes.length - 4)] ^= 1 << random(8);
+      try {
+        assert((await readSound(bytes)).samples.every(Number.isFinite));
+      } catch (error) {
+        assert(error instanceof MediaError || error instanceof InvalidArgument, String(error));
+      }
+    }
+  }
+});
+
+Deno.test("silence stays silence", async () => {
+  const { samples } = await readSound({ data: new Int16Array(44_100), sampleRate: 44_100 });
+  assertEquals([samples.length, samples.every((s) => s === 0)], [16_000, true]);
+});
