@@ -28,9 +28,16 @@ enum Format : uint32_t {
   kAffine = 16,
   // MLX floating-point modes: e2m1/e4m3 codes with a shared scale per group.
   kMxfp4 = 17, kMxfp8 = 18, kNvfp4 = 19,
-  // GGUF block types start at 32 + the GGML type number.
+  // GGUF block types: 32 + the type number of the file format. Their scales lie in the blocks.
   kGguf = 32,
+  kQ4_0 = kGguf + 2, kQ4_1 = kGguf + 3, kQ5_0 = kGguf + 6, kQ5_1 = kGguf + 7, kQ8_0 = kGguf + 8,
+  kQ2K = kGguf + 10, kQ3K = kGguf + 11, kQ4K = kGguf + 12, kQ5K = kGguf + 13, kQ6K = kGguf + 14,
+  kIq4Nl = kGguf + 20, kIq4Xs = kGguf + 23,
 };
+
+constexpr bool is_gguf(Format format) { return format >= kGguf; }
+// One number per element.
+constexpr bool is_plain(Format format) { return format < kAffine; }
 
 struct PlanHeader {  // 48 bytes
   uint32_t magic, version, flags;

@@ -10,6 +10,7 @@ struct FormatTraits {
   const char *name;
   uint32_t element_bytes;  // 0: quantised, several elements share a byte or a word
   uint32_t alignment;      // bytes
+  uint32_t block, block_bytes;  // columns and bytes of a block of GGUF; otherwise 0
 };
 
 // Null for a code that no format has.

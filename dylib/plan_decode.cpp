@@ -18,9 +18,13 @@ constexpr uint32_t kMaxOutputs = 32;          // bits of an output mask
 constexpr uint32_t kKnownFlags = kPlanExact | kPlanCheckFinite;
 
 const FormatTraits kFormats[] = {
-    {kF32, "f32", 4, 4},        {kF16, "f16", 2, 2},       {kBF16, "bf16", 2, 2},
-    {kU32, "u32", 4, 4},        {kI8, "i8", 1, 1},         {kAffine, "affine", 0, 4},
-    {kMxfp4, "mxfp4", 0, 4},    {kMxfp8, "mxfp8", 0, 4},   {kNvfp4, "nvfp4", 0, 4},
+    {kF32, "f32", 4, 4, 0, 0},         {kF16, "f16", 2, 2, 0, 0},         {kBF16, "bf16", 2, 2, 0, 0},
+    {kU32, "u32", 4, 4, 0, 0},         {kI8, "i8", 1, 1, 0, 0},           {kAffine, "affine", 0, 4, 0, 0},
+    {kMxfp4, "mxfp4", 0, 4, 0, 0},     {kMxfp8, "mxfp8", 0, 4, 0, 0},     {kNvfp4, "nvfp4", 0, 4, 0, 0},
+    {kQ4_0, "q4_0", 0, 2, 32, 18},     {kQ4_1, "q4_1", 0, 2, 32, 20},     {kQ5_0, "q5_0", 0, 2, 32, 22},
+    {kQ5_1, "q5_1", 0, 2, 32, 24},     {kQ8_0, "q8_0", 0, 2, 32, 34},     {kQ2K, "q2_k", 0, 2, 256, 84},
+    {kQ3K, "q3_k", 0, 2, 256, 110},    {kQ4K, "q4_k", 0, 2, 256, 144},    {kQ5K, "q5_k", 0, 2, 256, 176},
+    {kQ6K, "q6_k", 0, 2, 256, 210},    {kIq4Nl, "iq4_nl", 0, 2, 32, 18},  {kIq4Xs, "iq4_xs", 0, 2, 256, 136},
 };
 
 // Takes records off the front of the plan. The plan's address need not be aligned.
@@ -53,9 +57,16 @@ void expect_zero(uint32_t value, const char *record, uint64_t index) {
 uint64_t row_bytes(const TensorRecord &record, uint64_t index, uint64_t columns) {
   const FormatTraits &traits = *format_traits(record.format);
   if (traits.element_bytes > 0) return columns * traits.element_bytes;  // columns is at most kMaxExtent
+  if (traits.block > 0) {
+    if (columns % traits.block != 0) {
+      fail(MB_INVALID_PLAN, "tensor %llu: %llu columns are no multiple of the %u of a block of %s", ull(index), ull(columns),
+           traits.block, traits.name);
+    }
+    return columns / traits.block * traits.block_bytes;
+  }
   if (columns % record.group != 0) {
-    fail(MB_INVALID_PLAN, "tensor %llu: %llu columns are no multiple of its group of %u", ull(index), ull(columns),
-         record.group);
+    fail(MB_INVALID_PLAN, "tensor %llu: %llu columns are no multiple of its group of %u (%s)", ull(index), ull(columns),
+         record.group, traits.name);
   }
   const uint32_t bits = record.format == kAffine ? record.bits : record.format == kMxfp8 ? 8 : 4;
   return columns * bits / 8;  // groups are multiples of 16 elements, so a row ends with a whole word
@@ -86,8 +97,9 @@ void check_quantisation(const TensorRecord &record, uint64_t index) {
   const char *name = format_traits(record.format)->name;
   if (!bits_known) fail(MB_INVALID_PLAN, "tensor %llu: %s has no variant of %u bits", ull(index), name, record.bits);
   if (!group_known) fail(MB_INVALID_PLAN, "tensor %llu: %s has no group of %u", ull(index), name, record.group);
-  const bool quantised = format_traits(record.format)->element_bytes == 0;
-  if (quantised != (record.scales != kNone) || (record.format == kAffine) != (record.biases != kNone)) {
+  const FormatTraits &traits = *format_traits(record.format);
+  const bool scaled = traits.element_bytes == 0 && traits.block == 0;
+  if (scaled != (record.scales != kNone) || (record.format == kAffine) != (record.biases != kNone)) {
     fail(MB_INVALID_PLAN, "tensor %llu: the scales or biases do not fit the format %s", ull(index), name);
   }
 }
@@ -160,8 +172,8 @@ const Tensor *bind_companion(const Plan &plan, const Tensor &tensor, uint64_t in
     same = other.dims[d] == (d + 1 == tensor.rank ? tensor.dims[d] / tensor.group : tensor.dims[d]);
   }
   if (!fits || !same) {
-    fail(MB_INVALID_PLAN, "tensor %llu: its %s (tensor %u) have the wrong format or shape", ull(index), name,
-         companion);
+    fail(MB_INVALID_PLAN, "tensor %llu (%s): its %s (tensor %u, %s) have the wrong format or shape", ull(index),
+         format_traits(tensor.format)->name, name, companion, format_traits(other.format)->name);
   }
   return &other;
 }

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "../plan_check.h"
+
 namespace mb {
 
 int64_t max_rows(const Plan &plan, const Tensor *t) {
@@ -9,6 +11,31 @@ int64_t max_rows(const Plan &plan, const Tensor *t) {
 }
 
 int64_t columns_of(const Tensor *t) { return t->dims[t->rank - 1]; }
+
+namespace {
+
+// Bits of the codes that unpack_run() makes: the middle of their range stands for zero where a format has no minimum.
+uint32_t code_bits(Format format) {
+  switch (format) {
+    case kQ2K: return 2;
+    case kQ3K: return 3;
+    case kQ4_0:
+    case kQ4_1:
+    case kQ4K: return 4;
+    case kQ5_0:
+    case kQ5_1:
+    case kQ5K:
+    case kMxfp4:
+    case kNvfp4: return 5;  // -12 … 12, from 16 on
+    case kQ6K: return 6;
+    case kQ8_0:
+    case kIq4Nl:
+    case kIq4Xs: return 8;
+    default: return 0;
+  }
+}
+
+}  // namespace
 
 Weight weight_of(const Plan &plan, const Tensor *t) {
   Weight w{};
@@ -19,15 +46,23 @@ Weight weight_of(const Plan &plan, const Tensor *t) {
   w.rows = 1;
   for (uint32_t i = 0; i + 1 < t->rank; i++) w.rows *= t->dims[i];
   w.data = plan.buffers[t->buffer]->host + t->offset;
-  if (t->format != kAffine) {
+  if (is_plain(t->format)) {
     w.row_bytes = w.columns * bytes_of_format(t->format);
     return w;
   }
-  w.row_bytes = (w.columns * w.bits + 31) / 32 * 4;
+  if (is_gguf(t->format)) {
+    const FormatTraits &traits = *format_traits(t->format);
+    w.row_bytes = w.columns / traits.block * traits.block_bytes;
+    w.bits = code_bits(t->format);
+    w.group = t->format == kQ2K || t->format == kQ3K || t->format == kQ6K ? 16 : 32;
+    return w;
+  }
+  w.row_bytes = t->format == kAffine ? w.columns * w.bits / 8 : t->format == kMxfp8 ? w.columns : w.columns / 2;
+  if (t->format != kAffine) w.bits = code_bits(t->format);
   w.scale_format = t->scales->format;
   w.scale_row_bytes = w.columns / w.group * bytes_of_format(w.scale_format);
   w.scales = plan.buffers[t->scales->buffer]->host + t->scales->offset;
-  w.biases = plan.buffers[t->biases->buffer]->host + t->biases->offset;
+  if (t->biases) w.biases = plan.buffers[t->biases->buffer]->host + t->biases->offset;
   return w;
 }
 

@@ -53,7 +53,7 @@ struct Kernels {
   bool (*all_finite)(const float *x, int64_t n);
 
   // ---- weights ----
-  // y[0, count) = columns [first, first + count) of one row of w; first is a multiple of w.group.
+  // y[0, count) = columns [first, first + count) of one row of w; first is a multiple of w.group, of 256 for blocks of GGUF.
   void (*dequantize)(const Weight &w, int64_t row, int64_t first, int64_t count, float *y);
 
   // ---- f32 matrix product ----

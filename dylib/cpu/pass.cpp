@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "../plan_check.h"
 #include "context.h"
 #include "memory.h"
 
@@ -17,41 +18,6 @@ namespace {
 constexpr uint64_t kGuard = 128;  // bytes around each scratch part, watched while finiteness is checked
 constexpr uint8_t kPoison = 0xa5;
 
-const char *op_name(OpKind kind) {
-  switch (kind) {
-    case kEmbed: return "embed";
-    case kPerLayerInputs: return "per_layer_inputs";
-    case kLinear: return "linear";
-    case kAttention: return "attention";
-    case kGather: return "gather";
-    case kCandidates: return "candidates";
-    case kRoute: return "route";
-    case kExpertGateUp: return "expert_gate_up";
-    case kExpertDown: return "expert_down";
-    case kAddNorms: return "add_norms";
-    case kDraftInput: return "draft_input";
-    case kCentroidHead: return "centroid_head";
-    case kAddPositions: return "add_positions";
-    case kPatchAttention: return "patch_attention";
-    case kPoolRows: return "pool";
-    case kSubsample: return "subsample";
-    case kLocalAttention: return "local_attention";
-    case kLightConv: return "light_conv";
-    case kLayerNorm: return "layer_norm";
-    case kTopK: return "top_k";
-    case kExpertLinear: return "expert_linear";
-    case kExpertSum: return "expert_sum";
-    case kRmsNorm: return "rms_norm";
-    case kAdd: return "add";
-    case kGeluMul: return "gelu_mul";
-    case kSoftcap: return "softcap";
-    case kRope: return "rope";
-    case kKvWrite: return "kv_write";
-    case kAttend: return "attend";
-  }
-  return nullptr;
-}
-
 bool is_float(Format format) { return format == kF32 || format == kF16 || format == kBF16; }
 
 // Throws for a plan that is valid but has no kernel here.
@@ -59,9 +25,9 @@ void check_supported(const Op &op) {
   const char *name = op_name(op.kind);
   if (!name) fail(MB_UNSUPPORTED, "The cpu device has no op of kind %u.", static_cast<unsigned>(op.kind));
   for (const Tensor *t : op.operands) {
-    if (!t || is_float(t->format) || t->format == kAffine) continue;
+    if (!t || is_float(t->format) || !is_plain(t->format)) continue;
     if (t->format == kU32) continue;  // the plan's check admits it only where an op takes ids
-    fail(MB_UNSUPPORTED, "The cpu device has no %s for format code %u.", name, static_cast<unsigned>(t->format));
+    fail(MB_UNSUPPORTED, "The cpu device has no %s for the format %s.", name, format_traits(t->format)->name);
   }
 }
 

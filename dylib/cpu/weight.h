@@ -6,15 +6,16 @@
 
 namespace mb {
 
-// [rows, columns], row-major. Plain formats have no scales. For affine formats w = scale * code + bias, where a scale and a
-// bias belong to `group` columns; codes are a little-endian bit stream per row.
+// [rows, columns], row-major. Plain formats have no scales. For all others w = scale * code + bias, where a scale and a bias
+// belong to `group` columns and codes have `bits` bits. Affine codes are a little-endian bit stream per row, with scales and
+// biases beside it; unpack_run() of isa/blocks.cpp tells how the other formats are such codes. mxfp8 is not: its bits are 0.
 struct Weight {
   Format format;
   uint32_t bits, group;
   int64_t rows, columns;
   int64_t row_bytes;
   const uint8_t *data;
-  Format scale_format;  // of scales and biases: kF32, kF16 or kBF16
+  Format scale_format;  // of scales and biases: kF32, kF16 or kBF16; of scale bytes kI8
   int64_t scale_row_bytes;
   const uint8_t *scales, *biases;
 
@@ -22,7 +23,11 @@ struct Weight {
   const uint8_t *scale_row(int64_t i) const { return scales + i * scale_row_bytes; }
   const uint8_t *bias_row(int64_t i) const { return biases + i * scale_row_bytes; }
   int64_t groups() const { return columns / group; }
+  bool nibbles() const { return format == kAffine && bits == 4; }  // activations meet them in an order of their own
 };
+
+// Whether a format is codes that meet int8 activations in fast mode.
+constexpr bool has_codes(Format format) { return !is_plain(format) && format != kMxfp8; }
 
 inline int64_t bytes_of_format(Format format) {
   return format == kF32 || format == kU32 ? 4 : format == kF16 || format == kBF16 ? 2 : 1;

@@ -1,4 +1,5 @@
 /** One line of the conformance table. */
+import { GGUF_BLOCKS, type GgufType } from "../checkpoint/gguf_types.ts";
 import type { Op } from "../schedule/ops.ts";
 import type { Problem, WeightFormat } from "./problem.ts";
 
@@ -43,6 +44,7 @@ export function seedOf(name: string): number {
 
 /** Short name of a weight format, such as `affine4/64+bf16`. */
 export function formatName(format: WeightFormat): string {
+  if (format.kind === "gguf") return format.type;
   return format.kind === "affine" ? `affine${format.bits}/${format.group}+${format.scales}` : format.kind;
 }
 
@@ -57,6 +59,19 @@ export const FORMATS: readonly WeightFormat[] = [
     { kind: "affine", bits, group: 32, scales: "f32" } as const,
   ]),
 ];
+
+/** Formats that hold their own scales or scale bytes; columns must be a multiple of 256. */
+export const BLOCK_FORMATS: readonly WeightFormat[] = [
+  { kind: "mxfp4", group: 32, scales: "i8" },
+  { kind: "mxfp8", group: 32, scales: "i8" },
+  { kind: "nvfp4", group: 16, scales: "i8" },
+  ...(Object.keys(GGUF_BLOCKS) as GgufType[]).map((type) => ({ kind: "gguf", type }) as const),
+];
+
+/** Columns that a row of the format is a multiple of. */
+export function blockColumns(format: WeightFormat): number {
+  return format.kind === "gguf" ? GGUF_BLOCKS[format.type].elements : "group" in format ? format.group : 1;
+}
 
 /** The affine format most used, the widest, and the plain ones. */
 export const MAIN_FORMATS: readonly WeightFormat[] = [

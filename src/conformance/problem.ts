@@ -6,6 +6,8 @@ import type { OutputRow, PageTable, RunInput } from "../engine/input.ts";
 import type { Op } from "../schedule/ops.ts";
 import { type Limits, type Plan, rowBytes } from "../schedule/plan.ts";
 import type { Dim, DimSymbol, Format, Tensor } from "../schedule/tensor.ts";
+import { GGUF_BLOCK_ALIGNMENT, type GgufType } from "../checkpoint/gguf_types.ts";
+import { fillBlocks, fillScaled } from "./blocks.ts";
 import { toBf16, toF16 } from "./oracle/numbers.ts";
 import type { Random } from "./random.ts";
 
@@ -19,7 +21,10 @@ export type PlainKind = "f32" | "f16" | "bf16";
 /** How a weight matrix of a case is stored. */
 export type WeightFormat =
   | { kind: PlainKind }
-  | { kind: "affine"; bits: 2 | 3 | 4 | 5 | 6 | 8; group: 32 | 64 | 128; scales: PlainKind };
+  | { kind: "affine"; bits: 2 | 3 | 4 | 5 | 6 | 8; group: 32 | 64 | 128; scales: PlainKind }
+  | { kind: "mxfp4" | "mxfp8"; group: 32; scales: "i8" }
+  | { kind: "nvfp4"; group: 16; scales: "i8" }
+  | { kind: "gguf"; type: GgufType };
 
 /** A plan with the bytes of its buffers and the input of its run. */
 export interface Problem {
@@ -126,8 +131,34 @@ export class ProblemBuilder {
   /** A random matrix [n, k] whose products with unit rows are about 1 in size. */
   matrix(name: string, n: number, k: number, format: WeightFormat): Tensor {
     const size = 1 / Math.sqrt(k);
-    if (format.kind !== "affine") {
-      return this.plain(name, [n, k], format.kind, this.random.normals(n * k, 0, size));
+    switch (format.kind) {
+      case "f32":
+      case "f16":
+      case "bf16":
+        return this.plain(name, [n, k], format.kind, this.random.normals(n * k, 0, size));
+      case "gguf": {
+        const offset = this.#weights.reserve(n * rowBytes(format, k), GGUF_BLOCK_ALIGNMENT);
+        fillBlocks(format.type, this.#weight(offset, n * rowBytes(format, k)), size, this.random);
+        return { name, format, shape: [n, k], buffer: 2, offset };
+      }
+      case "mxfp4":
+      case "mxfp8":
+      case "nvfp4": {
+        const { kind, group } = format;
+        const stored: Format = { kind, group };
+        const [bytes, groups] = [n * rowBytes(stored, k), n * k / group];
+        const offset = this.#weights.reserve(bytes, 16), scalesAt = this.#weights.reserve(groups, 1);
+        fillScaled(kind, this.#weight(offset, bytes), this.#weight(scalesAt, groups), size, this.random);
+        const shape = [n, k / group];
+        const scales: Tensor = {
+          name: `${name}.scales`,
+          format: { kind: "i8" },
+          shape,
+          buffer: 2,
+          offset: scalesAt,
+        };
+        return { name, format: stored, shape: [n, k], buffer: 2, offset, scales };
+      }
     }
     const { bits, group } = format;
     const stored: Format = { kind: "affine", bits, group };
@@ -148,6 +179,10 @@ export class ProblemBuilder {
       scales: this.plain(`${name}.scales`, [n, k / group], format.scales, scales),
       biases: this.plain(`${name}.biases`, [n, k / group], format.scales, biases),
     };
+  }
+
+  #weight(offset: number, bytes: number): Uint8Array {
+    return this.#weights.bytes.subarray(offset, offset + bytes);
   }
 
   /** Random matrices of all experts, [E, n, k]. */

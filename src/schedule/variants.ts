@@ -8,6 +8,7 @@ import type { Tensor } from "./tensor.ts";
 /** How a weight is stored. */
 export interface StoredFormat {
   /** of its elements */ kind: string;
+  /** of a block of GGUF */ type?: string;
   /** of one code */ bits?: number;
   /** columns that share a scale */ group?: number;
   /** format of the scales */ scales?: string;
@@ -218,6 +219,7 @@ function storedFormat({ format, scales }: Tensor): StoredFormat {
 }
 
 /** The format as kernels are named by it and, where codes come in groups, as they are laid out. */
-function formatWords({ kind, bits, group, scales }: StoredFormat): string[] {
+function formatWords({ kind, type, bits, group, scales }: StoredFormat): string[] {
+  if (type !== undefined) return [type];
   return group === undefined ? [kind] : [`${kind}${bits ?? ""}+${scales}`, `${kind}${bits ?? ""}/${group}`];
 }

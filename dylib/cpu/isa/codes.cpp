@@ -31,7 +31,18 @@ void widen(const void *p, int64_t count, float *y) {
   if (i < count) store_n(y + i, load_n(x + i, count - i), count - i);
 }
 
-constexpr int64_t kRun = 256;  // columns unpacked at a time
+void dequantize_codes(const Weight &w, int64_t row, int64_t first, int64_t count, float *y) {
+  uint8_t codes[kRun] = {};
+  float scales[kRun / 16], biases[kRun / 16];
+  for (int64_t k = 0; k < count; k += kRun) {
+    const int64_t n = count - k < kRun ? count - k : kRun;
+    unpack_run(w, row, first + k, n, codes, scales, biases);
+    for (int64_t g = 0; g < n / w.group; g++) {
+      float *to = y + k + g * w.group;
+      for (int64_t i = 0; i < w.group; i++) to[i] = scales[g] * codes[g * w.group + i] + biases[g];
+    }
+  }
+}
 
 void dequantize_affine(const Weight &w, int64_t row, int64_t first, int64_t count, float *y) {
   uint8_t codes[kRun];
@@ -71,6 +82,8 @@ void read_scales(const uint8_t *p, Format format, int64_t count, float *y) {
 
 void dequantize(const Weight &w, int64_t row, int64_t first, int64_t count, float *y) {
   if (w.format == kAffine) return dequantize_affine(w, row, first, count, y);
+  if (w.format == kMxfp8) return dequantize_mxfp8(w, row, first, count, y);
+  if (!is_plain(w.format)) return dequantize_codes(w, row, first, count, y);
   read_scales(w.row(row) + first * bytes_of_format(w.format), w.format, count, y);
 }
 

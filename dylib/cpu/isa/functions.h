@@ -29,6 +29,13 @@ void dequantize(const Weight &w, int64_t row, int64_t first, int64_t count, floa
 void unpack_codes(const uint8_t *packed, uint32_t bits, int64_t count, uint8_t *codes);  // count: a multiple of 8
 void read_scales(const uint8_t *p, Format format, int64_t count, float *y);
 
+// blocks.cpp
+constexpr int64_t kRun = 256;  // columns unpacked at a time: a block of 256, or eight of 32
+// Codes, scales and biases of columns [first, first + count) of one row, of every format that has_codes() but affine. `first`
+// is a multiple of kRun and count at most that; `codes` has room for kRun.
+void unpack_run(const Weight &w, int64_t row, int64_t first, int64_t count, uint8_t *codes, float *scales, float *biases);
+void dequantize_mxfp8(const Weight &w, int64_t row, int64_t first, int64_t count, float *y);
+
 // matmul.cpp
 void matmul(const float *a, int64_t a_stride, int64_t rows, const void *w, Format format, int64_t w_stride,
             int64_t columns, int64_t k, float *out, int64_t out_stride);

@@ -231,6 +231,78 @@ void product(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a
   }
 }
 
+// Bytes that unpack_run() has made, of at most 7 bits.
+struct Narrow {
+  static constexpr int kTaken = 0;
+  static inline vb load(const uint8_t *codes) { return load_bytes(codes); }
+  static inline vp dot(vb c, const int8_t *x) { return multiply(c, load_bytes(x)); }
+};
+// And of 8 bits.
+struct Wide {
+  static constexpr int kTaken = kWideOffset;
+  static inline vb load(const uint8_t *codes) { return offset_wide(load_bytes(codes)); }
+  static inline vp dot(vb c, const int8_t *x) { return multiply_wide(c, load_bytes(x)); }
+};
+
+// As rows_with_rows, for formats that are unpacked a run at a time.
+template <class Codes, int G, int N, int R>
+inline void runs_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *out, int64_t out_stride) {
+  constexpr int kGroups = kRun / G;
+  uint8_t codes[N][kRun] = {};
+  float products[N * R][kGroups + kLanes] = {};
+  vf sum[N][R];
+  for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) sum[i][r] = zero();
+  const int64_t ahead = N * w.row_bytes, run_bytes = w.row_bytes * kRun / w.columns;
+  for (int64_t k = 0; k < w.columns; k += kRun) {
+    const int64_t columns = w.columns - k < kRun ? w.columns - k : kRun, first = k / G, groups = columns / G;
+    for (int i = 0; i < N; i++) {
+      float scales[kGroups], biases[kGroups];
+      const uint8_t *next = w.row(n + i) + ahead + k / kRun * run_bytes;
+      for (int64_t byte = 0; byte < run_bytes; byte += 64) prefetch(next + byte);
+      unpack_run(w, n + i, k, columns, codes[i], scales, biases);
+      for (int64_t g = 0; g < groups; g += kLanes) {
+        const int64_t count = groups - g < kLanes ? groups - g : kLanes;
+        const vf scale = load_n(scales + g, count), bias = fma(scale, set1(Codes::kTaken), load_n(biases + g, count));
+        for (int r = 0; r < R; r++) {
+          store(products[i * R + r] + g, mul(scale, load_n(a[r].scales + first + g, count)));
+          sum[i][r] = fma(bias, load_n(a[r].sums + first + g, count), sum[i][r]);
+        }
+      }
+    }
+    for (int64_t v = 0; v * kBytes < columns; v++) {
+      for (int i = 0; i < N; i++) {
+        const vb c = Codes::load(codes[i] + v * kBytes);
+        for (int r = 0; r < R; r++) {
+          const int64_t at = k + v * kBytes;
+          const vf d = to_float(combine(Codes::dot(c, a[r].high + at), Codes::dot(c, a[r].low + at)));
+          sum[i][r] = fma(d, lane_scales<G / 4>(products[i * R + r], v), sum[i][r]);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) out[r * out_stride + i] = reduce_add(sum[i][r]);
+}
+
+template <class Codes, int G>
+void product_of_runs(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
+                     int64_t out_stride, uint8_t *) {
+  for (int64_t n = first; n < last;) {
+    const int64_t count = last - n < kTogether ? 1 : kTogether;
+    int64_t r = 0;
+    for (; r + kTogether <= rows; r += kTogether) {
+      for (int64_t i = 0; i < count; i++) {
+        runs_with_rows<Codes, G, 1, kTogether>(w, n + i, a + r, out + r * out_stride + n + i - first, out_stride);
+      }
+    }
+    for (; r < rows; r++) {
+      float *to = out + r * out_stride + n - first;
+      if (count == 1) runs_with_rows<Codes, G, 1, 1>(w, n, a + r, to, out_stride);
+      else runs_with_rows<Codes, G, kTogether, 1>(w, n, a + r, to, out_stride);
+    }
+    n += count;
+  }
+}
+
 using Product = void (*)(const Weight &, int64_t, int64_t, const QuantizedRow *, int64_t, float *, int64_t, uint8_t *);
 
 template <class Codes, class S>
@@ -247,6 +319,10 @@ Product product_of_scales(const Weight &w) {
 }
 
 Product product_of(const Weight &w) {
+  if (w.format != kAffine) {
+    if (w.bits == 8) return product_of_runs<Wide, 32>;
+    return w.group == 16 ? product_of_runs<Narrow, 16> : product_of_runs<Narrow, 32>;
+  }
   switch (w.bits) {
     case 2: return product_of_scales<Packed<2>>(w);
     case 3: return product_of_scales<Packed<3>>(w);
@@ -259,7 +335,7 @@ Product product_of(const Weight &w) {
 
 }  // namespace
 
-int64_t product_scratch(const Weight &w) { return kTogether * product_stride(w) * 4; }
+int64_t product_scratch(const Weight &w) { return w.format == kAffine ? kTogether * product_stride(w) * 4 : 0; }
 
 void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride, uint8_t *scratch) {
@@ -282,7 +358,7 @@ struct TileView {
   }
 };
 
-inline int64_t columns_of_word(uint32_t bits) { return bits == 4 ? 8 : 4; }
+inline int64_t columns_of_word(const Weight &w) { return w.nibbles() ? 8 : 4; }
 
 // What is taken from the codes of a weight before they are multiplied: the middle of their range, but for what is left of it
 // where the instruction set has taken kWideOffset already.
@@ -395,7 +471,7 @@ void pack_scales(const Weight &w, const int64_t *rows, const TileView &t, int64_
 // kLanes weight rows' codes to column `column` of the tile.
 template <class Codes>
 void pack_codes(const Weight &w, const int64_t *rows, const TileView &t, int64_t column) {
-  const int64_t whole = Codes::whole(w.columns), words = w.columns / columns_of_word(w.bits);
+  const int64_t whole = Codes::whole(w.columns), words = w.columns / columns_of_word(w);
   for (int64_t v = 0; v * Codes::kColumns < w.columns; v++) {
     const int64_t rest = w.columns - v * Codes::kColumns;
     vb codes[kLanes];
@@ -409,10 +485,42 @@ void pack_codes(const Weight &w, const int64_t *rows, const TileView &t, int64_t
   }
 }
 
+// kLanes weight rows of a format that is unpacked, to column `column` of the tile.
+void pack_runs(const Weight &w, const int64_t *rows, const TileView &t, int64_t column) {
+  const vf middle = set1(middle_of(w.bits));
+  for (int64_t k = 0; k < w.columns; k += kRun) {
+    const int64_t columns = w.columns - k < kRun ? w.columns - k : kRun, first = k / w.group, groups = columns / w.group;
+    uint8_t codes[kLanes][kRun] = {};
+    float scales[kLanes][kRun / 16] = {}, biases[kLanes][kRun / 16] = {};
+    for (int j = 0; j < kLanes; j++) unpack_run(w, rows[j], k, columns, codes[j], scales[j], biases[j]);
+    for (int64_t g = 0; g < groups; g += kLanes) {
+      vb s[kLanes], b[kLanes];
+      for (int j = 0; j < kLanes; j++) {
+        const vf scale = load(scales[j] + g);
+        s[j] = as_bytes(scale);
+        b[j] = as_bytes(fma(scale, middle, load(biases[j] + g)));
+      }
+      transpose(s);
+      transpose(b);
+      for (int64_t i = 0; i < kLanes && g + i < groups; i++) {
+        store_bytes(reinterpret_cast<uint8_t *>(t.scales + (first + g + i) * tile_columns + column), s[i]);
+        store_bytes(reinterpret_cast<uint8_t *>(t.biases + (first + g + i) * tile_columns + column), b[i]);
+      }
+    }
+    for (int64_t v = 0; v * kBytes < columns; v++) {
+      vb c[kLanes];
+      for (int j = 0; j < kLanes; j++) c[j] = w.bits == 8 ? Wide::load(codes[j] + v * kBytes) : Narrow::load(codes[j] + v * kBytes);
+      transpose(c);
+      const int64_t word = (k + v * kBytes) / 4, words = (columns - v * kBytes) / 4;
+      for (int64_t i = 0; i < kLanes && i < words; i++) store_bytes(t.codes + ((word + i) * tile_columns + column) * 4, c[i]);
+    }
+  }
+}
+
 }  // namespace
 
 int64_t tile_bytes(const Weight &w) {
-  return w.groups() * tile_columns * 8 + w.columns / columns_of_word(w.bits) * tile_columns * 4;
+  return w.groups() * tile_columns * 8 + w.columns / columns_of_word(w) * tile_columns * 4;
 }
 
 void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
@@ -420,6 +528,10 @@ void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
   for (int64_t column = 0; column < tile_columns; column += kLanes) {
     int64_t rows[kLanes];  // columns beyond the last repeat it; nobody reads them
     for (int j = 0; j < kLanes; j++) rows[j] = first + column + j < last ? first + column + j : last - 1;
+    if (w.format != kAffine) {
+      pack_runs(w, rows, t, column);
+      continue;
+    }
     if (w.scale_format == kBF16) pack_scales<BF16>(w, rows, t, column);
     else if (w.scale_format == kF16) pack_scales<F16>(w, rows, t, column);
     else pack_scales<float>(w, rows, t, column);
@@ -437,7 +549,7 @@ void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
 void product_tile(const Weight &w, const uint8_t *tile, int64_t columns, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride) {
   const TileView t(w, const_cast<uint8_t *>(tile));
-  if (w.bits == 4) return tile_product<true, false>(w, t, columns, a, rows, out, out_stride);
+  if (w.nibbles()) return tile_product<true, false>(w, t, columns, a, rows, out, out_stride);
   if (w.bits == 8) return tile_product<false, true>(w, t, columns, a, rows, out, out_stride);
   tile_product<false, false>(w, t, columns, a, rows, out, out_stride);
 }

@@ -100,6 +100,10 @@ static inline vb broadcast4(const void *p) {
 static inline vb low_nibbles(vb a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
 static inline vb high_nibbles(vb a) { return low_nibbles(_mm256_srli_epi16(a, 4)); }
 static inline vb offset_wide(vb a) { return _mm256_xor_si256(a, _mm256_set1_epi8(-128)); }
+// Byte a[i] of a table of 16, for a[i] below 16.
+static inline vb lookup16(const uint8_t *table, vb a) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i *>(table))), a);
+}
 // Codes of at most 7 bits times signed activations: the pair sums stay below 2 * 127 * 127, so nothing saturates.
 static inline vi dot(vi sum, vb codes, vb x) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));

@@ -83,6 +83,10 @@ static inline vb broadcast4(const void *p) {
 static inline vb low_nibbles(vb a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 static inline vb high_nibbles(vb a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
 static inline vb offset_wide(vb a) { return a; }
+// Byte a[i] of a table of 16, for a[i] below 16.
+static inline vb lookup16(const uint8_t *table, vb a) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i *>(table))), a);
+}
 // Unsigned codes of any width times signed activations.
 static inline vi dot(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
 static inline vi dot_wide(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }

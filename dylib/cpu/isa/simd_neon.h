@@ -101,6 +101,8 @@ static inline vb broadcast4(const void *p) {
 static inline vb low_nibbles(vb a) { return vandq_u8(a, vdupq_n_u8(15)); }
 static inline vb high_nibbles(vb a) { return vshrq_n_u8(a, 4); }
 static inline vb offset_wide(vb a) { return veorq_u8(a, vdupq_n_u8(0x80)); }
+// Byte a[i] of a table of 16, for a[i] below 16.
+static inline vb lookup16(const uint8_t *table, vb a) { return vqtbl1q_u8(vld1q_u8(table), a); }
 // Codes of at most 7 bits times signed activations.
 static inline vi dot(vi sum, vb codes, vb x) {
   const int8x16_t w = vreinterpretq_s8_u8(codes), a = vreinterpretq_s8_u8(x);

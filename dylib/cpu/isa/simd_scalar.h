@@ -86,6 +86,8 @@ static inline vb broadcast4(const void *p) { vb r; MB_EACH memcpy(r.v + 4 * i, p
 static inline vb low_nibbles(vb a) { for (uint8_t &b : a.v) b &= 15; return a; }
 static inline vb high_nibbles(vb a) { for (uint8_t &b : a.v) b >>= 4; return a; }
 static inline vb offset_wide(vb a) { return a; }
+// Byte a[i] of a table of 16, for a[i] below 16.
+static inline vb lookup16(const uint8_t *table, vb a) { for (uint8_t &b : a.v) b = table[b & 15]; return a; }
 // Codes of at most 7 bits times signed activations.
 static inline vi dot(vi sum, vb codes, vb x) {
   MB_EACH for (int j = 0; j < 4; j++) sum.v[i] += codes.v[4 * i + j] * static_cast<int8_t>(x.v[4 * i + j]);

@@ -73,11 +73,11 @@ void run_centroid_head(Context &c, const Op &op) {
     for (int64_t i = 0; i < each; i++) {
       if (ids[i] >= tokens) continue;
       const void *numbers = table.row(ids[i]);
-      if (table.format == kAffine) {
+      if (!is_plain(table.format)) {
         k.dequantize(table, ids[i], 0, n, wide);
         numbers = wide;
       }
-      k.matmul(row, n, 1, numbers, table.format == kAffine ? kF32 : table.format, n, 1, n, logits + chunk * each + i, 1);
+      k.matmul(row, n, 1, numbers, is_plain(table.format) ? table.format : kF32, n, 1, n, logits + chunk * each + i, 1);
     }
   });
   c.parallel(rows, [&](int64_t r, int) {

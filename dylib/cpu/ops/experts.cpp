@@ -16,7 +16,7 @@ constexpr int64_t kMaxTile = 64;             // weight rows of a tile
 constexpr int64_t kStreamBytes = 32 * 1024;  // weight bytes that a thread takes at a time for decode rows
 constexpr int64_t kSumBytes = 4 << 20;       // products of all pairs with a tile of expert_down
 
-bool is_int8(const Tensor *w, bool exact) { return w->format == kAffine && !exact; }
+bool is_int8(const Tensor *w, bool exact) { return has_codes(w->format) && !exact; }
 
 // Pair q is slot q % slots of row q / slots. Pairs of one expert lie side by side, those of prefill rows first.
 struct Groups {
@@ -79,7 +79,7 @@ class ExpertProducts {
   void set_source(const Source &source) {
     source_ = source;
     for (size_t i = 0; i < weights_.size(); i++) {
-      if (int8_[i]) quantize(weights_[i].group, weights_[i].bits == 4);
+      if (int8_[i]) quantize(weights_[i].group, weights_[i].nibbles());
     }
   }
 
@@ -123,7 +123,7 @@ class ExpertProducts {
       return tile;
     }
     // A plain weight is used where it lies, unless enough rows share the cost of widening it.
-    if (w.format == kF32 || (w.format != kAffine && g.last - g.first <= 4)) return tile;
+    if (w.format == kF32 || (is_plain(w.format) && g.last - g.first <= 4)) return tile;
     float *numbers = scratch.take<float>(static_cast<uint64_t>((last - first) * w.columns));
     for (int64_t n = first; n < last; n++) k_.dequantize(w, n, 0, w.columns, numbers + (n - first) * w.columns);
     tile.numbers = numbers;
@@ -142,7 +142,7 @@ class ExpertProducts {
                 stride);
       return;
     }
-    const QuantizedRow *rows = find_quantized(w.group, w.bits == 4)->rows.data();
+    const QuantizedRow *rows = find_quantized(w.group, w.nibbles())->rows.data();
     const int64_t middle = std::clamp(g.middle, begin, end);
     if (middle > begin) k_.product_tile(w, tile.packed, tile.last - tile.first, rows + begin, middle - begin, out, stride);
     if (end > middle) {
@@ -151,14 +151,15 @@ class ExpertProducts {
     }
   }
 
-  static void need_shared(ScratchNeed &need, const Kernels &k, const std::vector<const Tensor *> &weights, uint64_t rows,
-                          bool exact) {
+  static void need_shared(ScratchNeed &need, const Kernels &k, const Plan &plan, const std::vector<const Tensor *> &weights,
+                          uint64_t rows, bool exact) {
     std::vector<std::pair<uint32_t, bool>> encodings;
-    for (const Tensor *w : weights) {
-      const std::pair<uint32_t, bool> encoding{w->group, w->bits == 4};
-      if (!is_int8(w, exact) || std::find(encodings.begin(), encodings.end(), encoding) != encodings.end()) continue;
+    for (const Tensor *tensor : weights) {
+      const Weight w = weight_of(plan, tensor);
+      const std::pair<uint32_t, bool> encoding{w.group, w.nibbles()};
+      if (!is_int8(tensor, exact) || std::find(encodings.begin(), encodings.end(), encoding) != encodings.end()) continue;
       encodings.push_back(encoding);
-      need_quantized(need, k, static_cast<int64_t>(rows), columns_of(w), w->group);
+      need_quantized(need, k, static_cast<int64_t>(rows), w.columns, w.group);
     }
   }
 
@@ -303,7 +304,7 @@ ScratchNeed need_expert_products(const Kernels &k, const Plan &plan, const Op &o
   ScratchNeed need;
   if (gate_up) need_vector(need, o[1]);
   if (gate_up && o[1]) need.add_shared(rows * n * 4);
-  ExpertProducts::need_shared(need, k, weights, rows * (static_cast<uint64_t>(columns_of(x)) / n), exact);
+  ExpertProducts::need_shared(need, k, plan, weights, rows * (static_cast<uint64_t>(columns_of(x)) / n), exact);
   need.add_thread(kPairBlock * n * 4);
   for (int i = 0; i < 2; i++) need.add_thread(kPairBlock * kMaxTile * 4);
   for (int i = 0; i < (gate_up ? 2 : 1); i++) {
@@ -356,7 +357,7 @@ ScratchNeed need_expert_down(const Kernels &k, const Plan &plan, const Op &op, b
   const Tensor *x = op.operands[0], *w = op.operands[3];
   const int64_t pairs = max_rows(plan, x) * columns_of(op.operands[1]);
   ScratchNeed need;
-  ExpertProducts::need_shared(need, k, {w}, static_cast<uint64_t>(pairs), exact);
+  ExpertProducts::need_shared(need, k, plan, {w}, static_cast<uint64_t>(pairs), exact);
   need.add_thread(kPairBlock * static_cast<uint64_t>(columns_of(w)) * 4);
   // The tile of a run with fewer pairs may be wider, but never so that the products exceed this.
   const int64_t products = std::min(std::max(kSumBytes, pairs * 16), pairs * kMaxTile * 4);

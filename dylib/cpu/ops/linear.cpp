@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "../../plan_check.h"
 #include "../quantized.h"
 
 namespace mb {
@@ -17,7 +18,7 @@ constexpr int64_t kStreamBytes = 32 * 1024; // weight bytes that a thread takes 
 // How a weight meets the activations.
 enum class Path { kF32, kInt8 };
 
-Path path_of(const Tensor *w, bool exact) { return w->format == kAffine && !exact ? Path::kInt8 : Path::kF32; }
+Path path_of(const Tensor *w, bool exact) { return has_codes(w->format) && !exact ? Path::kInt8 : Path::kF32; }
 
 enum Slot { kX, kResidual, kPostNorm, kScalar, kHOut, kPreNorm, kW0, kW1, kW2, kBias0, kBias1, kBias2, kOther, kY };
 
@@ -58,7 +59,7 @@ class Linear {
     if (!u_) u_ = o[kHOut] ? c_.f32(o[kHOut]) : c_.f32(o[kX]);
     order_rows();
     for (size_t i = 0; i < weights_.size(); i++) {
-      const bool nibbles = weights_[i].bits == 4;
+      const bool nibbles = weights_[i].nibbles();
       if (paths_[i] != Path::kInt8 || find_quantized(weights_[i].group, nibbles)) continue;
       quantized_.push_back(take_quantized(c_, rows_, columns_, weights_[i].group, nibbles));
     }
@@ -197,7 +198,7 @@ class Linear {
       return tile;
     }
     // A plain weight is used where it lies, unless enough rows share the cost of widening it.
-    const bool plain = w.format == kF32 || (w.format != kAffine && rows_ <= 4);
+    const bool plain = w.format == kF32 || (is_plain(w.format) && rows_ <= 4);
     if (plain) {
       tile.numbers = w.row(first);
       return tile;
@@ -223,7 +224,7 @@ class Linear {
       }
       return;
     }
-    const QuantizedRow *rows = find_quantized(w.group, w.bits == 4)->rows.data();
+    const QuantizedRow *rows = find_quantized(w.group, w.nibbles())->rows.data();
     const int64_t middle = std::clamp(prefill_, begin, end);
     if (middle > begin) {
       k_.product_tile(w, tile.packed, tile.last - tile.first, rows + begin, middle - begin, out, stride);
@@ -290,7 +291,7 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
     if (path_of(o[kW0 + i], exact) == Path::kInt8) {
       bytes = ScratchNeed::rounded(static_cast<uint64_t>(k.tile_bytes(w))) +
               ScratchNeed::rounded(static_cast<uint64_t>(k.product_scratch(w)));
-      const std::pair<int64_t, bool> encoding{w.group, w.bits == 4};
+      const std::pair<int64_t, bool> encoding{w.group, w.nibbles()};
       if (std::find(encodings.begin(), encodings.end(), encoding) == encodings.end()) encodings.push_back(encoding);
     } else {
       bytes = ScratchNeed::rounded(static_cast<uint64_t>(std::max(kTileFloats, 4 * columns)) * 4);
@@ -310,7 +311,7 @@ std::string name_linear(const Plan &plan, const Op &op, bool exact) {
     const Tensor *t = op.operands[kW0 + i];
     if (!t) continue;
     const Weight w = weight_of(plan, t);
-    name += w.format == kAffine ? "_q" + std::to_string(w.bits) : w.format == kF32 ? "_f32" : w.format == kF16 ? "_f16" : "_bf16";
+    name += w.format == kAffine ? "_q" + std::to_string(w.bits) : std::string("_") + format_traits(w.format)->name;
     name += path_of(t, exact) == Path::kInt8 ? "_int8" : "_f32";
   }
   return name;

@@ -79,7 +79,7 @@ void run_route(Context &c, const Op &op) {
     const int64_t first = chunk * kTile, last = std::min(first + kTile, count);
     const void *numbers = projection.row(first);
     Format format = projection.format;
-    if (format == kAffine) {
+    if (!is_plain(format)) {
       float *wide = scratch.take<float>(static_cast<uint64_t>(kTile * n));
       for (int64_t e = first; e < last; e++) c.kernels.dequantize(projection, e, 0, n, wide + (e - first) * n);
       numbers = wide;

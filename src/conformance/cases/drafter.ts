@@ -1,6 +1,6 @@
 /** Cases of the two ends of a drafter: draft_input and centroid_head. */
 import { tableVariants } from "../../schedule/variants.ts";
-import { F32, formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
+import { BLOCK_FORMATS, F32, formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
 import { ProblemBuilder, type WeightFormat } from "../problem.ts";
 import { Random } from "../random.ts";
 
@@ -88,6 +88,10 @@ export function drafterCases(): TableCase[] {
   return [
     ...FORMATS.flatMap((format) => [inputCase(format, 1, 128), inputCase(format, 5, 256)]),
     ...[1, 3, 100].map((width) => inputCase(bf16, 4, width)),
+    ...BLOCK_FORMATS.flatMap((format) => [
+      inputCase(format, 2, 256),
+      headCase({ format, rows: 2, H: 512, centroids: 8, each: 6, topK: 3, norm: true }),
+    ]),
     ...FORMATS.flatMap((format) =>
       [1, 4].map((rows) => headCase({ format, rows, H: 128, centroids: 8, each: 6, topK: 3, norm: true }))
     ),

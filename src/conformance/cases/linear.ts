@@ -2,7 +2,7 @@
 import type { Epilogue } from "../../schedule/ops.ts";
 import type { DimSymbol } from "../../schedule/tensor.ts";
 import { linearVariants, rowKinds } from "../../schedule/variants.ts";
-import { formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
+import { BLOCK_FORMATS, blockColumns, formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
 import {
   type PlainKind,
   type Problem,
@@ -230,6 +230,21 @@ export function linearCases(): TableCase[] {
     list.push({ rows, k: 192, n: [40, 24, 24], format: [affine4, affine6, affine8], preNorm: true });
     list.push({ rows, k: 192, n: [40, 24, 24], format: [bf16, affine4, { kind: "f16" }], preNorm: true });
     list.push({ rows, k: 192, n: [40, 40], format: [affine6, affine4], epilogue: "geglu" });
+  }
+  for (const format of BLOCK_FORMATS) {
+    for (const rows of [1, 2, 4, 8, 65]) list.push({ rows, k: 512, n: [37], format });
+    list.push({ rows: 6, k: 512, n: [37], format, decodeRows: 0 });
+    list.push({ rows: 1, k: 768, n: [5], format, magnitude: 7e4 });
+    list.push({ rows: 19, k: 256, n: [45, 45], format, decodeRows: 3, epilogue: "geglu", preNorm: true });
+    const ragged = format.kind === "nvfp4" ? 48 : 96;
+    if (blockColumns(format) === 256) continue;
+    for (const rows of [1, 17]) list.push({ rows, k: ragged, n: [19], format });
+  }
+  const q4: WeightFormat = { kind: "gguf", type: "q4_k" };
+  const q6: WeightFormat = { kind: "gguf", type: "q6_k" };
+  for (const rows of [1, 3, 18]) {
+    list.push({ rows, k: 256, n: [40, 24, 24], format: [q4, q4, q6], preNorm: true });
+    list.push({ rows, k: 256, n: [24, 24], format: [q6, affine4], epilogue: "geglu" });
   }
   return list.map((d) => ({
     op: "linear",

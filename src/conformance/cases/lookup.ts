@@ -1,5 +1,5 @@
 /** Cases of embed, per_layer_inputs and gather. */
-import { F32, formatName, FORMATS, MAIN_FORMATS, seedOf, type TableCase } from "../case.ts";
+import { BLOCK_FORMATS, F32, formatName, FORMATS, MAIN_FORMATS, seedOf, type TableCase } from "../case.ts";
 import { type PlainKind, ProblemBuilder, type WeightFormat } from "../problem.ts";
 import { tableVariants } from "../../schedule/variants.ts";
 import { Random } from "../random.ts";
@@ -125,6 +125,10 @@ export function lookupCases(): TableCase[] {
     embedCase({ kind: "bf16" }, 65, 33, true),
     ...[63, 64, 65].map((rows) => embedCase(MAIN_FORMATS[3], rows, 192)),
     ...FORMATS.map((format) => perLayerCase(format, 3, 3, 128, "bf16")),
+    ...BLOCK_FORMATS.flatMap((format) => [
+      embedCase(format, 3, 512),
+      perLayerCase(format, 2, 4, 128, "bf16"),
+    ]),
     ...MAIN_FORMATS.flatMap((format) => [
       perLayerCase(format, 1, 10, 64, "f32"),
       perLayerCase(format, 65, 2, 32, "f16"),

@@ -1,10 +1,10 @@
 /** Cases of route and top_k: which experts, in which order, with which shares. */
 import { routeVariants, type RowKind, rowKinds } from "../../schedule/variants.ts";
 import type { DimSymbol, Tensor } from "../../schedule/tensor.ts";
-import { F32, formatName, MAIN_FORMATS, seedOf, type TableCase } from "../case.ts";
+import { BLOCK_FORMATS, blockColumns, F32, formatName, MAIN_FORMATS, seedOf, type TableCase } from "../case.ts";
 import { routerLogits } from "../oracle/moe.ts";
 import { Oracle } from "../oracle/run.ts";
-import { type Problem, ProblemBuilder, type WeightFormat } from "../problem.ts";
+import { type PlainKind, type Problem, ProblemBuilder, type WeightFormat } from "../problem.ts";
 import { Random } from "../random.ts";
 
 interface RouteDescription {
@@ -48,10 +48,10 @@ function inputsOf(
 }
 
 function projectionOf(builder: ProblemBuilder, { E, H, format, ties }: RouteDescription): Tensor {
-  if (!ties || format.kind === "affine") return builder.matrix("projection", E, H, format);
+  if (!ties || blockColumns(format) > 1) return builder.matrix("projection", E, H, format);
   const half = builder.random.normals(E / 2 * H, 0, H ** -0.5);
   const values = Float64Array.from({ length: E * H }, (_, i) => half[i % half.length]);
-  return builder.plain("projection", [E, H], format.kind, values);
+  return builder.plain("projection", [E, H], format.kind as PlainKind, values);
 }
 
 function routeProblem(d: RouteDescription, seed: number, exact: boolean): Problem {
@@ -153,6 +153,9 @@ export function routeCases(): TableCase[] {
     { rows: 1000, H: 256, E: 128, K: 8, format: affine8, distinct: 1000 },
     { rows: 1000, H: 256, E: 128, K: 8, format: { kind: "bf16" }, distinct: 1000 },
   );
+  for (const format of BLOCK_FORMATS) {
+    for (const rows of [1, 3, 20]) list.push({ rows, H: 256, E: 9, K: 2, format });
+  }
   for (const rows of [63, 65, 32767, 32768, 32800, 40002]) {
     list.push({ rows, H: 5, E: 3, K: 2, format: { kind: "f32" } });
   }

@@ -1,5 +1,7 @@
 /** What stored weights mean: one row of any format as float64 numbers. */
+import { GGUF_BLOCKS } from "../../checkpoint/gguf_types.ts";
 import { bitsOf, type Format, groupSizeOf, type ScaleDtype } from "../../checkpoint/tensor.ts";
+import { dequantizeBlocks } from "./gguf.ts";
 import { fromBf16, fromF16 } from "./numbers.ts";
 
 /** The bytes of a whole weight [rows, columns]; scales and biases are [rows, columns / group]. */
@@ -17,6 +19,10 @@ export function dequantizeRow(
   columns: number,
   row: number,
 ): Float64Array {
+  if (format.kind === "gguf") {
+    const rowBytes = columns / GGUF_BLOCKS[format.type].elements * GGUF_BLOCKS[format.type].bytes;
+    return dequantizeBlocks(format.type, bytes.data.subarray(row * rowBytes, (row + 1) * rowBytes));
+  }
   const values = new Float64Array(columns);
   const group = groupSizeOf(format);
   const bits = bitsOf(format);

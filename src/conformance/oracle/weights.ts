@@ -53,7 +53,8 @@ export function readRow(
       const stored = format.kind === "affine"
         ? { kind: format.kind, bits: format.bits, groupSize: format.group }
         : format;
-      return dequantizeRow(parts, stored, scales!.format.kind as ScaleDtype, columns, row);
+      const scaleDtype = scales === undefined || scales.format.kind === "i8" ? null : scales.format.kind as ScaleDtype;
+      return dequantizeRow(parts, stored, scaleDtype, columns, row);
     }
   }
 }
