@@ -38,6 +38,14 @@ bool is_covered(const Op &op) {
   }
 }
 
+void check_formats(const Op &op) {
+  for (const Tensor *t : op.operands) {
+    if (t == nullptr || is_plain(t->format) || t->format == kAffine) continue;
+    fail(MB_UNSUPPORTED, "The GPU devices have no kernel of the op %s for weights in the format %s; use device \"cpu\".",
+         op_name(op.kind), format_traits(t->format)->name);
+  }
+}
+
 void lower_op(Emitter &emitter, const Op &op) {
   if (!is_covered(op)) {
     fail(MB_UNSUPPORTED, "The GPU devices have no kernel for what the op %s is asked to do here; use device \"cpu\".",
@@ -96,6 +104,7 @@ Lowering::Lowering(const Plan &plan, const Limits &limits) : plan_(plan), limits
     fail(MB_UNSUPPORTED, "The GPU kernels need threadgroups of 256 threads and 32 KB; this device has %u threads and %u bytes.",
          limits.max_threads, limits.threadgroup_bytes);
   }
+  for (const Op &op : plan.ops) check_formats(op);
   // Scratch grows with either class of rows and with the context, so the largest shape of each class bounds every mix.
   const uint64_t *most = plan.symbol_max;
   Shape shape{};
@@ -158,7 +167,8 @@ std::string weight_family_name(const Tensor &weight) {
     case kAffine: return "affine" + std::to_string(weight.bits);
     default: break;
   }
-  fail(MB_UNSUPPORTED, "The GPU devices have no kernels for weight format %u; use device \"cpu\".", weight.format);
+  fail(MB_UNSUPPORTED, "The GPU devices have no kernels for weights in the format %s; use device \"cpu\".",
+       format_traits(weight.format)->name);
 }
 
 std::string weight_format_name(const Tensor &weight) {
@@ -168,7 +178,8 @@ std::string weight_format_name(const Tensor &weight) {
 
 uint32_t scalar_format(const Tensor &vector) {
   if (vector.format == kF32 || vector.format == kF16 || vector.format == kBF16) return vector.format;
-  fail(MB_UNSUPPORTED, "A norm, bias or scalar of format %u: the GPU kernels read f32, f16 and bf16.", vector.format);
+  fail(MB_UNSUPPORTED, "A norm, bias or scalar in the format %s: the GPU kernels read f32, f16 and bf16.",
+       format_traits(vector.format)->name);
 }
 
 }  // namespace mb::gpu

@@ -1,4 +1,5 @@
 /** Plans: where activations lie, and the bytes that the device reads. */
+import { GGUF_BLOCKS } from "../../src/checkpoint/gguf_types.ts";
 import { assert, assertEquals } from "@std/assert";
 import { encodeInput, NO_PAGE, type RunInput } from "../../src/engine/input.ts";
 import { operandsOf } from "../../src/schedule/operands.ts";
@@ -11,7 +12,7 @@ import {
   PlanBuilder,
   tensorBytes,
 } from "../../src/schedule/plan.ts";
-import type { Dim, Tensor } from "../../src/schedule/tensor.ts";
+import type { Dim, Format, Tensor } from "../../src/schedule/tensor.ts";
 import { fixture } from "../oracle/model.ts";
 import { fixtureModel } from "../support/models.ts";
 import { allCases } from "../../src/conformance/cases.ts";
@@ -134,7 +135,20 @@ function checkLives({ ops, outputs, limits }: Plan): void {
   }
 }
 
-const FORMATS: Record<string, number> = { f32: 0, f16: 1, bf16: 2, u32: 3, i8: 4, affine: 16 };
+const FORMATS: Record<string, number> = {
+  f32: 0,
+  f16: 1,
+  bf16: 2,
+  u32: 3,
+  i8: 4,
+  affine: 16,
+  mxfp4: 17,
+  mxfp8: 18,
+  nvfp4: 19,
+};
+/** The code of a format in plan.h. */
+const codeOf = (format: Format) =>
+  format.kind === "gguf" ? 32 + GGUF_BLOCKS[format.type].number : FORMATS[format.kind];
 const SYMBOLS = ["rows", "out_rows", "sequences", "pages"];
 
 /** Numbers of an op that travel as ints, in the order of plan.h. */
@@ -226,7 +240,7 @@ function checkRoundTrip(plan: Plan): void {
     const record = records.tensors[index];
     assertEquals(
       [record.format, record.buffer, record.offset],
-      [FORMATS[format.kind], tensor.buffer, tensor.offset],
+      [codeOf(format), tensor.buffer, tensor.offset],
       what,
     );
     assertEquals(
@@ -234,7 +248,7 @@ function checkRoundTrip(plan: Plan): void {
       tensor.shape.map((dim: Dim) => typeof dim === "number" ? dim : -1 - SYMBOLS.indexOf(dim)),
       what,
     );
-    const quantised = format.kind === "affine" ? [format.bits, format.group] : [0, 0];
+    const quantised = [format.kind === "affine" ? format.bits : 0, "group" in format ? format.group : 0];
     assertEquals([record.bits, record.group], quantised, what);
     same(record.scales, tensor.scales, what);
     same(record.biases, tensor.biases, what);

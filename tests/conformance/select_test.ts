@@ -51,7 +51,10 @@ Deno.test("every case is about something, and a case is chosen once", () => {
   const { cases: chosen, missing } = select(cases, cases.flatMap((c) => c.variants));
   assertEquals(missing, []);
   assertEquals(new Set(chosen).size, chosen.length);
-  assert(chosen.length < cases.length / 4, `${chosen.length} of ${cases.length}`);
+  // Formats that are rare have one case for each of their variants.
+  const several = cases.filter((c) => !/(mxfp|nvfp|q\d_|iq4)/.test(c.name));
+  const few = chosen.filter((c) => several.includes(c));
+  assert(few.length < several.length / 4, `${few.length} of ${several.length}`);
 });
 
 Deno.test("a variant of no case is missing, not forgotten", () => {

@@ -2,6 +2,7 @@ import { assert, assertEquals, assertRejects, assertStringIncludes } from "@std/
 import { Device } from "../../ffi/device.ts";
 import { encodePlan, type Plan, PlanBuilder } from "../../src/schedule/plan.ts";
 import type { AttentionOp, LinearOp, Op } from "../../src/schedule/ops.ts";
+import type { GgufType } from "../../src/checkpoint/gguf_types.ts";
 import type { Format, Tensor } from "../../src/schedule/tensor.ts";
 import { DeviceError } from "../../src/errors.ts";
 import { elementarySample, expertSample, fusedSample, type Sample, sampleBuffers } from "./sample.ts";
@@ -225,6 +226,8 @@ Deno.test("ops of experts and drafters whose shapes or parts do not fit are refu
 Deno.test("tensors outside their buffer, misaligned or of overflowing size are refused", async () => {
   using device = await Device.open("cpu");
   const table = (changes: Partial<Tensor>): Change => (op) => op.table = like(op.table, changes);
+  const gguf = (type: GgufType): Format => ({ kind: "gguf", type });
+  const bare = { scales: undefined, biases: undefined };
   const affine = (bits: number, group: number) => ({ kind: "affine", bits, group }) as Format;
   const cases: [string[], Change][] = [
     [["outside buffer 1"], table({ offset: 2 ** 40 })],
@@ -246,6 +249,21 @@ Deno.test("tensors outside their buffer, misaligned or of overflowing size are r
       op.table = like(op.table, { biases: like(biases, { format: { kind: "f16" } }) });
     }],
     [["scales or biases do not fit"], table({ format: { kind: "f32" } })],
+    [["scales or biases do not fit the format q4_0"], table({ format: gguf("q4_0") })],
+    [["scales or biases do not fit the format mxfp4"], table({ format: { kind: "mxfp4", group: 32 } })],
+    [["mxfp4 has no group of 16"], table({ format: { kind: "mxfp4", group: 16 }, biases: undefined })],
+    [
+      ["(mxfp4)", "bf16", "wrong format or shape"],
+      table({ format: { kind: "mxfp4", group: 32 }, biases: undefined }),
+    ],
+    [
+      ["(nvfp4)", "bf16", "wrong format or shape"],
+      table({ format: { kind: "nvfp4", group: 16 }, biases: undefined }),
+    ],
+    [["64 columns", "256 of a block of q4_k"], table({ format: gguf("q4_k"), ...bare })],
+    [["48 columns", "32 of a block of iq4_nl"], table({ format: gguf("iq4_nl"), shape: [40, 48], ...bare })],
+    [["outside buffer 1"], table({ format: gguf("q8_0"), shape: [4000, 64], ...bare })],
+    [["not aligned to 2"], table({ format: gguf("q8_0"), offset: 1, ...bare })],
     [["buffer 9 of 3"], table({ buffer: 9 })],
   ];
   for (const [words, change] of cases) {

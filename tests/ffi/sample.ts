@@ -25,9 +25,10 @@ class Weights {
   #seed = 1;
 
   add(name: string, format: Format, shape: number[]): Tensor {
-    if (format.kind !== "affine") return this.#place(name, format, shape);
+    if (!("group" in format)) return this.#place(name, format, shape);
     const groups = [...shape.slice(0, -1), shape[shape.length - 1] / format.group];
-    const scales = this.#place(`${name}.scales`, { kind: "bf16" }, groups);
+    const scales = this.#place(`${name}.scales`, { kind: format.kind === "affine" ? "bf16" : "i8" }, groups);
+    if (format.kind !== "affine") return Object.assign(this.#place(name, format, shape), { scales });
     const biases = this.#place(`${name}.biases`, { kind: "bf16" }, groups);
     return Object.assign(this.#place(name, format, shape), { scales, biases });
   }
@@ -49,6 +50,8 @@ class Weights {
         const value = (this.#seed >>> 8) / 2 ** 25;
         if (format.kind === "f32") view.setFloat32(at, value, true);
         else if (format.kind === "bf16") view.setUint32(at, 0x3c003c00, true); // 1/128 twice
+        else if (format.kind === "gguf") view.setUint32(at, 0x24242424, true); // scales of 1/60
+        else if (format.kind === "i8") view.setUint32(at, 0x78787878, true); // scale bytes of 2^-7
         else view.setUint32(at, this.#seed, true);
       }
     });
@@ -94,7 +97,7 @@ export function fusedSample(): Sample {
     weights: [
       w.add("q", AFFINE, [HEADS * HEAD_DIM, HIDDEN]),
       w.add("k", { kind: "bf16" }, [KV_HEADS * HEAD_DIM, HIDDEN]),
-      w.add("v", AFFINE, [KV_HEADS * HEAD_DIM, HIDDEN]),
+      w.add("v", { kind: "gguf", type: "q5_0" }, [KV_HEADS * HEAD_DIM, HIDDEN]),
     ],
     biases: [undefined, w.add("k_bias", F32, [KV_HEADS * HEAD_DIM])],
     y: qkv,
@@ -136,7 +139,7 @@ export function fusedSample(): Sample {
   b.add({
     ...plain,
     x: h,
-    weights: [w.add("ple_gate", AFFINE, [32, HIDDEN])],
+    weights: [w.add("ple_gate", { kind: "mxfp4", group: 32 }, [32, HIDDEN])],
     epilogue: { kind: "gelu_mul", other: ple, column: 32 },
     y: b.activation("gated_half", ["rows", 32]),
   });

@@ -1,6 +1,15 @@
 /** Cases of the two ends of a drafter: draft_input and centroid_head. */
 import { tableVariants } from "../../schedule/variants.ts";
-import { BLOCK_FORMATS, F32, formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
+import {
+  BLOCK_FORMATS,
+  F32,
+  formatName,
+  FORMATS,
+  MAIN_FORMATS,
+  PRODUCT,
+  seedOf,
+  type TableCase,
+} from "../case.ts";
 import { ProblemBuilder, type WeightFormat } from "../problem.ts";
 import { Random } from "../random.ts";
 

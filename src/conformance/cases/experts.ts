@@ -1,7 +1,16 @@
 /** Cases of products with the weights of chosen experts, of their sum, and of the sum of two norms. */
 import { expertVariants, rowKinds } from "../../schedule/variants.ts";
 import type { DimSymbol, Tensor } from "../../schedule/tensor.ts";
-import { BLOCK_FORMATS, F32, formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
+import {
+  BLOCK_FORMATS,
+  F32,
+  formatName,
+  FORMATS,
+  MAIN_FORMATS,
+  PRODUCT,
+  seedOf,
+  type TableCase,
+} from "../case.ts";
 import { type PlainKind, type Problem, ProblemBuilder, type WeightFormat } from "../problem.ts";
 import { Random } from "../random.ts";
 
@@ -191,7 +200,7 @@ export function expertCases(): TableCase[] {
       list.push({ ...small, rows: 7, E: 3, K: 3, format });
     }
     for (const format of BLOCK_FORMATS) {
-      const few = { op, E: 3, K: 2, k: 256, n: 20, format: pair(format) };
+      const few = { op, E: 3, K: 2, k: 256, n: 36, format: pair(format) };
       for (const rows of op === "expert_linear" ? [2, 40] : [1, 2, 4, 8, 40]) list.push({ ...few, rows });
       if (op !== "expert_linear") list.push({ ...few, rows: 6, decodeRows: 0 });
     }

@@ -2,7 +2,16 @@
 import type { Epilogue } from "../../schedule/ops.ts";
 import type { DimSymbol } from "../../schedule/tensor.ts";
 import { linearVariants, rowKinds } from "../../schedule/variants.ts";
-import { BLOCK_FORMATS, blockColumns, formatName, FORMATS, MAIN_FORMATS, PRODUCT, seedOf, type TableCase } from "../case.ts";
+import {
+  BLOCK_FORMATS,
+  blockColumns,
+  formatName,
+  FORMATS,
+  MAIN_FORMATS,
+  PRODUCT,
+  seedOf,
+  type TableCase,
+} from "../case.ts";
 import {
   type PlainKind,
   type Problem,

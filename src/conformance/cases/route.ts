@@ -1,7 +1,15 @@
 /** Cases of route and top_k: which experts, in which order, with which shares. */
 import { routeVariants, type RowKind, rowKinds } from "../../schedule/variants.ts";
 import type { DimSymbol, Tensor } from "../../schedule/tensor.ts";
-import { BLOCK_FORMATS, blockColumns, F32, formatName, MAIN_FORMATS, seedOf, type TableCase } from "../case.ts";
+import {
+  BLOCK_FORMATS,
+  blockColumns,
+  F32,
+  formatName,
+  MAIN_FORMATS,
+  seedOf,
+  type TableCase,
+} from "../case.ts";
 import { routerLogits } from "../oracle/moe.ts";
 import { Oracle } from "../oracle/run.ts";
 import { type PlainKind, type Problem, ProblemBuilder, type WeightFormat } from "../problem.ts";

@@ -53,7 +53,9 @@ export function readRow(
       const stored = format.kind === "affine"
         ? { kind: format.kind, bits: format.bits, groupSize: format.group }
         : format;
-      const scaleDtype = scales === undefined || scales.format.kind === "i8" ? null : scales.format.kind as ScaleDtype;
+      const scaleDtype = scales === undefined || scales.format.kind === "i8"
+        ? null
+        : scales.format.kind as ScaleDtype;
       return dequantizeRow(parts, stored, scaleDtype, columns, row);
     }
   }
