@@ -1,4 +1,4 @@
-/** A decoded sound of one channel, as readers give it to the resampler. */
+/** Decoded sounds of one channel, before and after the resampler. */
 import { MediaError } from "../errors.ts";
 import type { Warning } from "../warning.ts";
 
@@ -8,6 +8,14 @@ export interface MonoSound {
   samples: Float32Array;
   /** In hertz. */
   rate: number;
+  /** What was cut or repaired. */
+  warnings: Warning[];
+}
+
+/** One channel of 16 kHz. */
+export interface Sound {
+  /** −1 to 1. */
+  samples: Float32Array;
   /** What was cut or repaired. */
   warnings: Warning[];
 }

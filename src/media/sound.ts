@@ -1,10 +1,10 @@
 /** From what a caller passes as a sound to 16 kHz mono. */
 import { InvalidArgument, MediaError } from "../errors.ts";
-import type { Warning } from "../warning.ts";
 import { readCompressed } from "./compressed_sound.ts";
+import { isFfmpegFormat, soundWithFfmpeg } from "./ffmpeg.ts";
 import type { AudioInput, RawSamples } from "./inputs.ts";
 import { SAMPLE_RATE } from "./mel.ts";
-import { checkSamples, type MonoSound } from "./mono.ts";
+import { checkSamples, type MonoSound, type Sound } from "./mono.ts";
 import { resample } from "./resample.ts";
 import { isMediaSource, readSource } from "./source.ts";
 import { isAudioFormat, sniff } from "./sniff.ts";
@@ -15,14 +15,6 @@ export const MAX_AUDIO_BYTES: number = 2 ** 30;
 const LEAST_RATE = 1000;
 const MOST_RATE = 768_000;
 const MOST_CHANNELS = 256;
-
-/** One channel of 16 kHz. */
-export interface Sound {
-  /** −1 to 1. */
-  samples: Float32Array;
-  /** What was cut or repaired. */
-  warnings: Warning[];
-}
 
 /** Reads a sound. Rejects with `MediaError`, `InvalidArgument`, `MissingPermission` or the signal's reason. */
 export async function readSound(input: AudioInput, signal?: AbortSignal): Promise<Sound> {
@@ -38,14 +30,15 @@ export async function readSound(input: AudioInput, signal?: AbortSignal): Promis
 }
 
 /** Decodes the bytes of a sound. */
-async function decodeSound(bytes: Uint8Array, signal?: AbortSignal): Promise<MonoSound> {
+async function decodeSound(bytes: Uint8Array<ArrayBuffer>, signal?: AbortSignal): Promise<MonoSound> {
   const format = sniff(bytes);
   if (format === "wav") return readWav(bytes);
   if (isAudioFormat(format)) return await readCompressed(format, bytes, signal);
+  if (format !== undefined && isFfmpegFormat(format)) return await soundWithFfmpeg(bytes, format, signal);
   const what = format === undefined ? "of no known format" : format.toUpperCase();
   throw new MediaError(
     format === undefined ? "unknown_media" : "unsupported_media",
-    `The sound is ${what}. WAV, MP3, FLAC and Ogg (Opus, Vorbis) can be read; convert it to one of them.`,
+    `The sound is ${what}. WAV, MP3, FLAC and Ogg (Opus, Vorbis) can be read, AAC, AIFF and videos with ffmpeg; convert it to one of them.`,
   );
 }
 

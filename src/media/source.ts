@@ -10,8 +10,11 @@ export interface ReadOptions {
   limit: number;
   /** Ends the work. */
   signal?: AbortSignal;
+  /** Of a longer file the first bytes, instead of an error. */
+  head?: boolean;
 }
 
+const HEAD_BYTES = 65_536;
 const MAX_REDIRECTS = 10;
 
 /** Whether a value is one of the forms of a media file. */
@@ -32,6 +35,15 @@ export async function readSource(
   const bytes = await readAny(source, options);
   if (bytes.length === 0) throw new MediaError("media_empty", `${describeSource(source)} is empty.`);
   return bytes;
+}
+
+/** The first bytes of a file or of bytes, enough to tell their format. Rejects as `readSource`. */
+export async function readHead(
+  source: string | Uint8Array<ArrayBuffer>,
+  signal: AbortSignal | undefined,
+): Promise<Uint8Array<ArrayBuffer>> {
+  if (typeof source !== "string") return source.subarray(0, HEAD_BYTES);
+  return await readPath(source, { limit: HEAD_BYTES, signal, head: true });
 }
 
 /** A source in an error message, short. */
@@ -76,7 +88,10 @@ async function readAny(source: MediaSource, options: ReadOptions): Promise<Uint8
   }
 }
 
-async function readPath(path: string, { limit, signal }: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
+async function readPath(
+  path: string,
+  { limit, signal, head }: ReadOptions,
+): Promise<Uint8Array<ArrayBuffer>> {
   if (path === "" || path.includes("\0")) {
     throw new InvalidArgument("The path of a media file is empty or has a null character.");
   }
@@ -85,6 +100,7 @@ async function readPath(path: string, { limit, signal }: ReadOptions): Promise<U
     using file = await Deno.open(path, { read: true });
     const { size, isDirectory } = await file.stat();
     if (isDirectory) throw new MediaError("media_unreadable", `${path} is a folder. Pass a file.`);
+    if (head) return await readStart(file, Math.min(size, limit));
     checkSize(size, path, limit);
     return await collect(file.readable, path, { limit, signal });
   } catch (cause) {
@@ -95,6 +111,17 @@ async function readPath(path: string, { limit, signal }: ReadOptions): Promise<U
     }
     throw new MediaError("media_unreadable", `${path} cannot be read: ${reasonOf(cause)}.`, { cause });
   }
+}
+
+async function readStart(file: Deno.FsFile, length: number): Promise<Uint8Array<ArrayBuffer>> {
+  const bytes = new Uint8Array(length);
+  let filled = 0;
+  while (filled < length) {
+    const count = await file.read(bytes.subarray(filled));
+    if (count === null) break;
+    filled += count;
+  }
+  return bytes.subarray(0, filled);
 }
 
 /** Follows redirects by hand, so that each host's permission is asked for by name. */

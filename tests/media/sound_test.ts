@@ -1,6 +1,7 @@
 import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
 import { InvalidArgument, MediaError } from "../../mod.ts";
-import { readSound, type Sound } from "../../src/media/sound.ts";
+import type { Sound } from "../../src/media/mono.ts";
+import { readSound } from "../../src/media/sound.ts";
 import { mediaBytes, mediaPath } from "./support.ts";
 
 /** The mean of the two channels that make_media.py wrote, at 16 kHz. */
