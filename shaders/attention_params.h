@@ -8,6 +8,8 @@ enum AttentionParamFlags : uint32_t {
   kNormaliseValue = 4  // v is normalised without weight
 };
 
+enum BlockRule : uint32_t { kCausalRows = 0, kWindowOfBlock = 1, kWholeBlock = 2 };
+
 enum : uint32_t {
   kNoNorm = 0xff,       // in place of a norm's format: the vector stays as it is
   kRatios = 8,          // bits of a pair's number: heads have at most 256 pairs
@@ -37,6 +39,8 @@ struct AttentionParams {
   uint32_t splits;              // parts that the longest row of the dispatch has
   uint32_t rotated_pairs;
   uint32_t position_offset;     // added to positions by the rotation alone
+  uint32_t block_rule;          // BlockRule: what prefill rows of a block see
+  uint32_t mask_words;          // of a vocabulary mask in the input block
   float eps;
   float score_scale;            // positive, times log2(e)
   // Pair i turns by position · turns · ratio^i: turns per position of pair 0 and ratio^(2^j), in units of 2^-64, so that the

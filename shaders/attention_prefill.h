@@ -74,6 +74,8 @@ template <typename T, typename P, int D>
   threadgroup T weights[kTileRows * kScoreStride];
   threadgroup uint row_position[kTileRows];
   threadgroup uint row_sequence[kTileRows];
+  threadgroup uint row_first[kTileRows];  // keys that the row sees, both included
+  threadgroup uint row_last[kTileRows];
   threadgroup float row_scales[kTileRows];
   threadgroup float row_fade[kTileRows];
   threadgroup float row_sum[kTileRows];
@@ -88,8 +90,18 @@ template <typename T, typename P, int D>
 
   if (tid < kTileRows) {
     const uint row = input_row(input, p, tile + min(tid, tile_rows - 1));
-    row_position[tid] = input_position(input)[row];
+    const uint position = input_position(input)[row];
+    row_position[tid] = position;
     row_sequence[tid] = input_sequence(input)[row];
+    uint first = first_key(p, position);
+    uint last = position;
+    if (p.block_rule != kCausalRows && input_has_blocks(input)) {
+      device const uint* block = input_block_first(input, p.groups, p.mask_words);
+      last = block[input_rows(input) + row];
+      first = p.block_rule == kWholeBlock ? min(first, block[row]) : first;
+    }
+    row_first[tid] = first;
+    row_last[tid] = last;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -140,8 +152,8 @@ template <typename T, typename P, int D>
   // Softmax: neighbouring lanes share a row, and each keeps the row's state.
   const uint row_lanes = SIMDGROUPS(D) * 32 / kTileRows;
   const uint my_row = tid / row_lanes;
-  const uint my_position = row_position[my_row];
-  const uint my_first = first_key(p, my_position);
+  const uint my_first = row_first[my_row];
+  const uint my_last = row_last[my_row];
   const float my_scale = row_scales[my_row];
   float largest = kNoScore;
   float sum = 0.0f;
@@ -153,8 +165,8 @@ template <typename T, typename P, int D>
     uint first = 0xffffffffu;
     uint last = 0;
     for (; run_end < tile_rows && row_sequence[run_end] == sequence; run_end++) {
-      first = min(first, first_key(p, row_position[run_end]));
-      last = max(last, row_position[run_end]);
+      first = min(first, row_first[run_end]);
+      last = max(last, row_last[run_end]);
     }
     const bool in_run = my_row >= run && my_row < run_end;
     for (uint page = first / kTokensPerPage; page <= last / kTokensPerPage; page++) {
@@ -205,7 +217,7 @@ template <typename T, typename P, int D>
           product += ((threadgroup const float*)regions)[s * kRegion + my_row * kScoreStride + slot];
         }
         const uint position = base + slot;
-        const bool visible = in_run && position >= my_first && position <= my_position;
+        const bool visible = in_run && position >= my_first && position <= my_last;
         score[c] = visible ? product * my_scale : kNoScore;
         best = max(best, score[c]);
       }

@@ -29,17 +29,25 @@ static inline float table_value(
     device const uchar* table [[buffer(0)]], device const uchar* scales [[buffer(1)]], \
     device const uchar* biases [[buffer(2)]], device const uint* input [[buffer(3)]]
 
-// y[r] = scale · table[token[r]]. y [rows, width]; grid: 256 columns, rows.
+// y[r] = scale · table[token[r]], or the soft token of the row. y [rows, width], soft f32 [·, width]; grid: 256 columns, rows.
 template <uint32_t W, uint32_t S>
 [[kernel, max_total_threads_per_threadgroup(256)]] void embed(
     TABLE,
     device float* y          [[buffer(4)]],
     constant EmbedParams& p  [[buffer(5)]],
+    device const float* soft [[buffer(6)]],
     uint2 at                 [[thread_position_in_grid]])
 {
   const uint column = at.x;
   if (column >= p.table.width) {
     return;
+  }
+  if (p.has_soft != 0 && input_has_soft(input)) {
+    const uint row = input_soft_row(input, p.groups, p.mask_words)[at.y];
+    if (row != kNoPage) {
+      y[ulong(at.y) * p.table.width + column] = soft[ulong(row) * p.table.width + column];
+      return;
+    }
   }
   const ulong token = input_token(input)[at.y];
   y[ulong(at.y) * p.table.width + column] =

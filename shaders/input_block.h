@@ -75,4 +75,15 @@ static inline device const uint* input_mask(device const uint* input, uint group
   return input_mask_of(input, groups) + input_out_rows(input);
 }
 
+// What follows the masks: u32 soft_row[rows] with kSoftRows, then u32 block_first[rows] and block_last[rows] with kBlocks.
+// `mask_words` is the length of one mask.
+static inline bool input_has_soft(device const uint* input) { return (input[9] & 1) != 0; }
+static inline bool input_has_blocks(device const uint* input) { return (input[9] & 2) != 0; }
+static inline device const uint* input_soft_row(device const uint* input, uint groups, uint mask_words) {
+  return input_mask(input, groups) + input_masks(input) * mask_words;
+}
+static inline device const uint* input_block_first(device const uint* input, uint groups, uint mask_words) {
+  return input_soft_row(input, groups, mask_words) + (input_has_soft(input) ? input_rows(input) : 0);
+}
+
 #endif

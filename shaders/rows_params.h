@@ -12,6 +12,9 @@ struct TableParams {
 struct EmbedParams {
   struct TableParams table;
   float scale;
+  uint32_t has_soft;       // soft tokens may replace embeddings
+  uint32_t groups;         // page groups of the plan
+  uint32_t mask_words;     // of a vocabulary mask in the input block
 };
 
 struct DraftInputParams {

@@ -30,6 +30,13 @@ Written written(OpKind kind) {
     case kTopK:
     case kExpertLinear:
     case kCandidates: return {{3, -1}};  // kCandidates: stats
+    case kAddPositions:
+    case kLightConv:
+    case kLayerNorm: return {{3, -1}};
+    case kPatchAttention:
+    case kLocalAttention: return {{6, -1}};
+    case kPoolRows:
+    case kSubsample:
     case kAttention:
     case kExpertDown:
     case kAddNorms: return {{4, -1}};

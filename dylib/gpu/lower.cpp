@@ -30,10 +30,7 @@ constexpr Row kTable[] = {
 // Parts of ops that the kernels below do not have.
 bool is_covered(const Op &op) {
   switch (op.kind) {
-    case kEmbed: return op.operands[2] == nullptr;
     case kLinear: return (op.flags & kClip) == 0 && op.ints[0] != kEpilogueSilu;
-    case kAttention:
-    case kAttend: return (op.flags & (kBlockWindow | kBlockWhole)) == 0;
     default: return true;
   }
 }

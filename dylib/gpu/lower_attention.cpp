@@ -86,6 +86,7 @@ void set_pages(const Emitter &e, Attention &a, uint32_t layer, uint32_t group) {
   p.plane = 2 * layer;
   p.planes = static_cast<uint32_t>(a.pages->dims[1]);
   p.window = a.window;
+  p.mask_words = divide_up(e.plan.vocabulary_size, 32);
   p.q_norm = a.q_norm != nullptr ? scalar_format(*a.q_norm) : kNoNorm;
   p.k_norm = a.k_norm != nullptr ? scalar_format(*a.k_norm) : kNoNorm;
 }
@@ -230,6 +231,10 @@ void prefill(Emitter &e, const Attention &a, uint32_t first, uint32_t rows) {
   e.emit(launch);
 }
 
+uint32_t block_rule(const Op &op) {
+  return op.flags & kBlockWhole ? kWholeBlock : op.flags & kBlockWindow ? kWindowOfBlock : kCausalRows;
+}
+
 void both_classes(Emitter &e, const Attention &a) {
   const Emitter::Rows rows = e.rows_of(*a.q);
   if (rows.decode > 0) decode(e, a, 0, rows.decode);
@@ -254,6 +259,7 @@ void lower_attention(Emitter &e, const Op &op) {
   set_score_scale(p, op.floats[2]);
   set_rope(p, a.head_dim, op.floats[0], op.floats[3]);
   p.position_offset = whole_position_offset(op.floats[4]);
+  p.block_rule = block_rule(op);
   both_classes(e, a);
 }
 
@@ -263,6 +269,7 @@ void lower_attend(Emitter &e, const Op &op) {
   a.heads = op.ints[0], a.kv_heads = op.ints[1], a.head_dim = op.ints[2], a.window = op.ints[5];
   set_pages(e, a, op.ints[3], op.ints[4]);
   set_score_scale(a.params, op.floats[0]);
+  a.params.block_rule = block_rule(op);
   both_classes(e, a);
 }
 

@@ -38,14 +38,21 @@ void bind_table(Launch &launch, const Tensor &table) {
 
 void lower_embed(Emitter &e, const Op &op) {
   const Tensor &table = *op.operands[0], &y = *op.operands[1];
+  const Tensor *soft = op.operands[2];
   const uint32_t rows = e.rows_of(y).count;
   if (rows == 0) return;
   EmbedParams p{};
+  p.has_soft = soft != nullptr;
+  p.groups = e.plan.group_count;
+  p.mask_words = divide_up(e.plan.vocabulary_size, 32);
   p.table = table_params(table);
   p.scale = op.floats[0];
   Launch launch("embed", "embed_" + weight_format_name(table));
   bind_table(launch, table);
-  launch.writes_rows(4, y, 0, rows).params(5, p).groups(divide_up(p.table.width, 256), rows).threads(256);
+  launch.writes_rows(4, y, 0, rows).params(5, p);
+  if (soft != nullptr) launch.reads(6, *soft);
+  else launch.absent(6);
+  launch.groups(divide_up(p.table.width, 256), rows).threads(256);
   e.emit(launch);
 }
 

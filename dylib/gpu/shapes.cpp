@@ -56,6 +56,8 @@ std::vector<Shape> shapes_of(const Plan &plan) {
 Block block_of(const Plan &plan, const Input &input) {
   const uint64_t mask_words = (uint64_t{plan.vocabulary_size} + 31) / 32;
   const uint32_t *end = input.mask + input.header.masks * mask_words;
+  if (input.soft_row != nullptr) end = input.soft_row + input.header.rows;
+  if (input.block_last != nullptr) end = input.block_last + input.header.rows;
   return {reinterpret_cast<const uint8_t *>(input.token) - sizeof(InputHeader),
           sizeof(InputHeader) + static_cast<uint64_t>(end - input.token) * sizeof(uint32_t)};
 }

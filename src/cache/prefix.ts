@@ -65,14 +65,15 @@ export class PrefixTree {
 
   /**
    * A sequence with the longest kept prefix of `keys` that leaves a token to compute: the largest p with full pages for
-   * [0, p) and sliding pages for what position p sees of it.
+   * [0, p) and sliding pages for what position p sees of it. `cut` gives the largest length up to another at which a
+   * timeline may be cut, where not all are.
    */
-  resume(keys: readonly TokenKey[]): Resumed {
+  resume(keys: readonly TokenKey[], cut: (length: number) => number = (length) => length): Resumed {
     const { path, matched } = this.#match(keys);
-    const limit = Math.min(matched, keys.length - 1);
-    const length = this.#resumable(path, limit);
+    const most = Math.min(matched, keys.length - 1);
+    const length = this.#resumable(path, most, cut);
     const sequence = new Sequence(this.#store);
-    const end = length === keys.length - 1 ? "prompt" : length === matched ? "unseen" : "evicted";
+    const end = length < cut(most) ? "evicted" : most === keys.length - 1 ? "prompt" : "unseen";
     if (length > 0 && !this.#share(sequence, path, length)) return { sequence, end: "evicted" };
     return { sequence, end };
   }
@@ -137,20 +138,20 @@ export class PrefixTree {
   }
 
   /** The largest p up to `limit` whose pages are all there. */
-  #resumable(path: readonly Block[], limit: number): number {
+  #resumable(path: readonly Block[], limit: number, cut: (length: number) => number): number {
     const { groups } = this.#store;
     const blocks = Math.ceil(limit / PAGE_TOKENS);
     let best = 0;
     const start = groups.map(() => 0); // of the run of pages that ends at the present block
     for (let index = 0; index < blocks; index++) {
-      const end = Math.min(limit, (index + 1) * PAGE_TOKENS);
+      const end = cut(Math.min(limit, (index + 1) * PAGE_TOKENS));
       let usable = true;
       for (const [g, { window }] of groups.entries()) {
         if (path[index].pages[g] === undefined) start[g] = index + 1;
         const first = window === null ? 0 : firstVisiblePage(end, window);
         if (start[g] > first) usable = false;
       }
-      if (usable) best = end;
+      if (usable) best = Math.max(best, end);
     }
     return best;
   }

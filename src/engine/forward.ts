@@ -15,6 +15,7 @@ import type { TextPlan } from "../schedule/text.ts";
 import type { Warning } from "../warning.ts";
 import type { Drafter } from "./drafter.ts";
 import { encodeInput, type InputRow, type OutputRow } from "./input.ts";
+import { mediaAt, type PlacedMedia, splitBlock } from "./placed.ts";
 import { Pace, type PaceOptions } from "./pace.ts";
 import { Results } from "./results.ts";
 import { type DecodeWork, Scheduler } from "./scheduler.ts";
@@ -38,6 +39,13 @@ export interface ForwardParts extends PaceOptions {
   /** all buffers, to be released in the end */ buffers: Buffer[];
   /** decode rows first, then rows of prompts */ prefill: CompiledPlan;
   /** decode rows alone */ decode: CompiledPlan;
+  /** rows that a forward takes where a block asks for more than the pace allows */ blockRows: number;
+  /** of models that see or hear */ media?: {
+    /** of the prefill plan's soft tokens */ soft: Buffer;
+    /** rows see whole pictures in some layers */ blocks: boolean;
+    /** id that stands for media in embeddings */ pad: number;
+    /** numbers of a soft token */ width: number;
+  };
   /** compiles the decode plan that keeps its states; called once at most */
   compileTrace(): Promise<CompiledPlan>;
 }
@@ -59,6 +67,7 @@ export interface Part {
   rowClass: InputRow["rowClass"];
   /** of the last rows, which produce output */ requests: readonly RowRequest[];
   /** outputs that they need */ mask: number;
+  /** of the whole timeline */ media?: readonly PlacedMedia[];
 }
 
 /** How to run a prompt. */
@@ -68,6 +77,7 @@ export interface PrefillOptions {
   /** what the last row asks for */ last?: RowRequest;
   /** of the whole timeline, stored tokens included; the prefix cache keeps its pages */ keys?:
     readonly TokenKey[];
+  /** of the whole timeline; ids at their places are placeholders */ media?: readonly PlacedMedia[];
   signal?: AbortSignal;
 }
 
@@ -110,6 +120,7 @@ export class Forward implements AsyncDisposable {
       decodeRows: parts.decode.plan.limits.out_rows,
       outRows: parts.prefill.plan.limits.out_rows,
       sequences: parts.prefill.plan.limits.sequences,
+      blockRows: parts.blockRows,
     });
   }
 
@@ -151,7 +162,13 @@ export class Forward implements AsyncDisposable {
 
   /** Rows of one prefill chunk at most. */
   get chunkRows(): number {
-    return this.#parts.chunkRows;
+    return Math.max(this.#parts.chunkRows, this.#parts.blockRows);
+  }
+
+  /** Where a timeline with this media may be cut: the largest length up to another that splits no block. */
+  cut(media: readonly PlacedMedia[] | undefined): (length: number) => number {
+    if (!this.#parts.media?.blocks || media === undefined) return (length) => length;
+    return (length) => splitBlock(media, length)?.start ?? length;
   }
 
   /** Most decode rows of one forward. */
@@ -256,6 +273,7 @@ export class Forward implements AsyncDisposable {
       arena[Symbol.dispose]();
     }, () => {});
     for (const buffer of buffers) buffer[Symbol.dispose]();
+    this.#parts.media?.soft[Symbol.dispose]();
   }
 
   /** As `close`, and waits for the forward under way. */
@@ -278,11 +296,14 @@ export class Forward implements AsyncDisposable {
     this.check();
     const rows: InputRow[] = [], outputs: OutputRow[] = [];
     let mask = 0;
-    for (const [index, { sequence, tokens, rowClass, requests, mask: own }] of parts.entries()) {
+    const soft: Float32Array[] = [];
+    for (const [index, { sequence, tokens, rowClass, requests, mask: own, media }] of parts.entries()) {
       const firstOutput = rows.length + tokens.length - requests.length;
-      tokens.forEach((token, i) =>
-        rows.push({ token, position: sequence.length + i, sequence: index, rowClass })
-      );
+      tokens.forEach((token, i) => {
+        const position = sequence.length + i;
+        const row = { token, position, sequence: index, rowClass };
+        rows.push(media ? this.#softRow(row, media, soft) : row);
+      });
       requests.forEach((request, i) => outputs.push({ ...request, row: firstOutput + i }));
       if (requests.length > 0) mask |= own;
     }
@@ -297,6 +318,7 @@ export class Forward implements AsyncDisposable {
     sizes.forEach((size, i) => {
       if (size > 0) views.set(i, this.#output.subarray(at, at += size));
     });
+    if (soft.length > 0) await this.#writeSoft(plan, soft);
     const input = encodeInput({
       rows,
       outputs,
@@ -318,5 +340,24 @@ export class Forward implements AsyncDisposable {
       new Results(plan, arena, views, (first += requests.length) - requests.length, requests.length)
     );
     return { results, seconds: wallNs * 1e-9 };
+  }
+  /** A row whose token may be a placeholder; its soft token is added to `soft`. */
+  #softRow(row: InputRow, media: readonly PlacedMedia[], soft: Float32Array[]): InputRow {
+    const at = mediaAt(media, row.position);
+    if (at === undefined) return row;
+    const { pad, width, blocks } = this.#parts.media!;
+    const { start, soft: { values, tokens } } = at;
+    const index = row.position - start;
+    soft.push(values.subarray(index * width, (index + 1) * width));
+    const block = blocks && at.block && tokens > 1 ? [start, start + tokens - 1] as const : undefined;
+    return { ...row, token: pad, soft: soft.length - 1, block };
+  }
+
+  async #writeSoft({ softBuffer }: TextPlan, soft: readonly Float32Array[]): Promise<void> {
+    const { width, soft: buffer } = this.#parts.media!;
+    if (softBuffer === undefined) throw new RangeError("Soft tokens are rows of prompts.");
+    const values = new Float32Array(soft.length * width);
+    soft.forEach((row, i) => values.set(row, i * width));
+    await buffer.writeAsync(0, values);
   }
 }

@@ -7,6 +7,7 @@ import { sampleCandidates } from "../sample/sampler.ts";
 import { candidatesOf, type Draw, drawFrom } from "./draw.ts";
 import type { Forward, RowRequest } from "./forward.ts";
 import type { Settings } from "./options.ts";
+import type { PlacedMedia } from "./placed.ts";
 import { CANDIDATE_OUTPUTS, type Results, STATE_OUTPUT } from "./results.ts";
 import { DraftLength, type DraftRequest, lookUp, type SpeculationCounts } from "./speculative.ts";
 
@@ -14,6 +15,7 @@ import { DraftLength, type DraftRequest, lookUp, type SpeculationCounts } from "
 export interface Timeline {
   ids: number[];
   /** what the cache knows the tokens by, where those are not the ids: one for each */ keys?: TokenKey[];
+  /** pictures and sounds among the tokens; then `keys` name them */ media?: readonly PlacedMedia[];
   sequence: Sequence;
   /** the last token was drawn by the model, so it continues as a decode row */ drawn: boolean;
 }
@@ -59,7 +61,10 @@ export async function* drawTokens(
   // From here to the reservation nothing else runs: what is shared is the caller's at once, or refused.
   if (timeline.sequence.length === 0) {
     timeline.sequence.dispose();
-    ({ sequence: timeline.sequence, end: facts.cacheEnd } = forward.prefixes.resume(timeline.keys ?? ids));
+    ({ sequence: timeline.sequence, end: facts.cacheEnd } = forward.prefixes.resume(
+      timeline.keys ?? ids,
+      forward.cut(timeline.media),
+    ));
   }
   const { sequence } = timeline;
   facts.cachedTokens = sequence.length;
@@ -131,7 +136,7 @@ class Steps {
 
   /** The draws of the next forward: one, and one more for each of up to `room` drafts that were right. */
   async next(room: number): Promise<Draw[]> {
-    const { ids, keys, sequence, drawn } = this.#timeline;
+    const { ids, keys, media, sequence, drawn } = this.#timeline;
     const pending = ids.slice(sequence.length);
     if (this.#counts) this.#counts.forwards++;
     if (pending.length === 1 && drawn) return await this.#verify(pending[0], Math.max(0, room));
@@ -144,6 +149,7 @@ class Steps {
         mask: this.#mask,
         last: this.#request(this.adjustments),
         keys: keys ?? ids,
+        media,
         signal: this.#settings.signal,
       },
       (results) => draws = this.#take(results, [], [this.adjustments]),

@@ -4,6 +4,7 @@ import type { DeviceKind } from "../../ffi/device.ts";
 import { stopTokens } from "../chat/reply.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
+import { readClips } from "../checkpoint/towers.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { InvalidArgument, MemoryLimit } from "../errors.ts";
 import { localSource } from "../hub/source.ts";
@@ -24,7 +25,9 @@ import { LoadedModel } from "./model.ts";
 import { openDevice } from "./open_device.ts";
 import { openText } from "./open_text.ts";
 import { checkNames, choice, integer, LOAD_OPTIONS, signalOf } from "./options.ts";
+import { hasBlocks, MOST_BLOCK_ROWS } from "./placed.ts";
 import { weightsFingerprint } from "./receipt.ts";
+import { Towers } from "./towers.ts";
 import { placeWeights } from "./place_weights.ts";
 import { layOutWeights } from "./weights.ts";
 
@@ -90,7 +93,9 @@ export async function loadWith(
   });
   const checkpoint = await openCheckpoint(local.path);
   const weights = checkpoint.weights();
+  const towerWeights = checkpoint.towers();
   await checkpoint.checkFinite();
+  const clips = await readClips(checkpoint.files, towerWeights);
   const [text, fingerprint] = await Promise.all([
     openText(checkpoint, signal),
     weightsFingerprint(checkpoint),
@@ -105,8 +110,19 @@ export async function loadWith(
   });
   const device = stack.use(opened.device);
   const info = device.info();
-  const layout = layOutWeights(weights, checkpoint.files, firstWeightBuffer(config), info.weightAlignment);
+  const firstBuffer = firstWeightBuffer(config);
+  const layout = layOutWeights(
+    { weights, towerWeights },
+    checkpoint.files,
+    firstBuffer,
+    info.weightAlignment,
+  );
   const chunkRows = internals.chunkRows ?? CHUNK_ROWS;
+  const takesMedia = towerWeights.vision !== null || towerWeights.audio !== null;
+  // A picture whose tokens see each other is one chunk, however many there are.
+  const blockRows = towerWeights.vision !== null && hasBlocks(config)
+    ? Math.max(chunkRows, MOST_BLOCK_ROWS)
+    : chunkRows;
   const common = {
     kvFormat: settings.kvCache,
     exact: settings.precision === "exact",
@@ -120,13 +136,16 @@ export async function loadWith(
     limits: Limits,
     kvPages: number[],
     extra?: Partial<TextPlanOptions>,
-  ) => textPlan(config, weights, layout, { ...common, variant, limits, kvPages, ...extra });
+  ) => {
+    const softRows = takesMedia && variant === "prefill" ? blockRows : undefined;
+    return textPlan(config, weights, layout, { ...common, variant, limits, kvPages, softRows, ...extra });
+  };
 
   // The arena does not depend on the number of pages, so it is known before the budget is divided.
   const logitRows = Math.floor(LOGITS_BYTES / (config.vocabularySize * 4)) - DECODE_ROWS;
   const outRows = Math.max(1, Math.min(chunkRows, Math.max(16, logitRows)));
   const mixed = (pages: number) =>
-    limits(chunkRows + DECODE_ROWS, outRows + DECODE_ROWS, DECODE_ROWS + PROMPTS, pages);
+    limits(blockRows + DECODE_ROWS, outRows + DECODE_ROWS, DECODE_ROWS + PROMPTS, pages);
   const limits = (rows: number, out: number, sequences: number, pages: number): Limits => ({
     rows,
     out_rows: out,
@@ -138,15 +157,16 @@ export async function loadWith(
     build("prefill", mixed(1), groups.map(() => 1)).buffers[0].bytes,
     build("decode", limits(DECODE_ROWS, DECODE_ROWS, DECODE_ROWS, 1), groups.map(() => 1)).buffers[0].bytes,
   );
+  const softBytes = takesMedia ? blockRows * config.hiddenSize * 4 : 0;
   const memory = settings.memory ?? Math.floor(info.memoryBytes * MEMORY_SHARE);
   const budget = planBudget({
     config,
     kvFormat: settings.kvCache,
     weightBytes: layout.weightBytes,
-    activationBytes: arenaBytes + Math.max(arenaBytes, LEAST_SCRATCH_BYTES),
+    activationBytes: arenaBytes + softBytes + Math.max(arenaBytes, LEAST_SCRATCH_BYTES),
     contextLength: settings.contextLength,
     memory,
-    chunkRows,
+    chunkRows: blockRows,
     maxBufferBytes: info.maxBufferBytes,
   });
   if (internals.kvPages !== undefined) budget.kvPages = groups.map(() => internals.kvPages!);
@@ -156,7 +176,8 @@ export async function loadWith(
     stack.use(device.createBuffer(budget.kvPages[g] * pageBytes(group, settings.kvCache)))
   );
   const weightBuffers = await placeWeights(device, checkpoint, layout, stack, options);
-  const entries = groups.reduce((sum, group) => sum + pagesAtOnce(group, budget.contextLength, chunkRows), 0);
+  const entries = groups.reduce((sum, group) => sum + pagesAtOnce(group, budget.contextLength, blockRows), 0);
+  const soft = takesMedia ? stack.use(device.createBuffer(softBytes)) : undefined;
   const compile = async (
     variant: "prefill" | "decode",
     size: Limits,
@@ -165,7 +186,8 @@ export async function loadWith(
   ): Promise<CompiledPlan> => {
     const plan = build(variant, size, budget.kvPages, extra);
     const room = own?.(plan.buffers[0].bytes) ?? arena;
-    return { plan, pass: await device.compile(plan, [room, ...kv, ...weightBuffers]), arena: room };
+    const bound = [room, ...kv, ...weightBuffers, ...(plan.softBuffer === undefined ? [] : [soft!])];
+    return { plan, pass: await device.compile(plan, bound), arena: room };
   };
   const progress = (completed: number) => options.onProgress?.({ stage: "compile", completed, total: 2 });
   progress(0);
@@ -201,6 +223,13 @@ export async function loadWith(
     buffers: [arena, ...kv, ...weightBuffers],
     prefill,
     decode,
+    blockRows,
+    media: soft && {
+      soft,
+      blocks: hasBlocks(config),
+      pad: config.tokens.pad,
+      width: config.hiddenSize,
+    },
     compileTrace: () =>
       compile("decode", limits(1, 1, 1, entries), { trace: true }, (bytes) => device.createBuffer(bytes)),
     chunkRows,
@@ -220,6 +249,19 @@ export async function loadWith(
     );
     forward.drafter = drafter;
   }
+  const towers = stack.use(
+    new Towers({
+      config,
+      weights: towerWeights,
+      clips,
+      device,
+      layout,
+      firstBuffer,
+      weightBuffers,
+      exact: common.exact,
+      checkFinite: internals.checkFinite,
+    }),
+  );
   stack.move(); // the model owns all of it now
   return new LoadedModel({
     config,
@@ -243,8 +285,9 @@ export async function loadWith(
     weightBytes: layout.weightBytes,
     mappedBytes,
     copiedBytes: layout.copiedBytes,
-    arenaBytes,
+    arenaBytes: arenaBytes + softBytes,
     drafter,
+    towers,
   });
 }
 

@@ -53,6 +53,7 @@ import { LOGITS_OUTPUT } from "./results.ts";
 import { chatReader, collect, replyParts, textReader } from "./reply.ts";
 import { TimelineSession } from "./session.ts";
 import { StopText } from "./stop_text.ts";
+import type { Towers } from "./towers.ts";
 
 /** What a model is made of; it owns device and forward. */
 export interface ModelParts {
@@ -75,6 +76,7 @@ export interface ModelParts {
   copiedBytes: number;
   /** bytes of the arenas */ arenaBytes: number;
   /** the drafter network, which the forward owns */ drafter: Drafter | undefined;
+  /** its eyes and ears */ towers: Towers;
 }
 
 /** The `Model` of `api.ts`. */
@@ -205,7 +207,7 @@ export class LoadedModel implements Model {
 
   memory(): MemoryReport {
     this.check();
-    const { forward, device, weightBytes, mappedBytes, copiedBytes, arenaBytes } = this.#parts;
+    const { forward, device, towers, weightBytes, mappedBytes, copiedBytes, arenaBytes } = this.#parts;
     const { repacked, scratch, peak } = device.memory();
     const { capacity, used } = forward.kvBytes;
     return {
@@ -215,7 +217,7 @@ export class LoadedModel implements Model {
       repacked,
       kv: capacity,
       kvUsed: used,
-      activations: arenaBytes + scratch,
+      activations: arenaBytes + towers.activationBytes + scratch,
       peak,
     };
   }
@@ -224,12 +226,14 @@ export class LoadedModel implements Model {
     if (this.#disposed) return;
     this.#disposed = true;
     for (const session of this.#sessions) session[Symbol.dispose]();
+    this.#parts.towers[Symbol.dispose]();
     this.#parts.forward.close();
     this.#parts.device[Symbol.dispose]();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this[Symbol.dispose]();
+    await this.#parts.towers[Symbol.asyncDispose]();
     await this.#parts.forward[Symbol.asyncDispose]();
     await this.#parts.device[Symbol.asyncDispose]();
   }
@@ -250,7 +254,10 @@ export class LoadedModel implements Model {
   }
 
   /** The parts that a session works with. */
-  get engine(): Pick<ModelParts, "forward" | "weights" | "fingerprint" | "kvFormat" | "contextLength"> {
+  get engine(): Pick<
+    ModelParts,
+    "forward" | "towers" | "weights" | "fingerprint" | "kvFormat" | "contextLength"
+  > {
     return this.#parts;
   }
 

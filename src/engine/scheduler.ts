@@ -5,11 +5,12 @@
  */
 import type { TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
-import { DeviceError } from "../errors.ts";
+import { DeviceError, InvalidArgument } from "../errors.ts";
 import { PAGE_TOKENS } from "../schedule/groups.ts";
 import type { Drafter } from "./drafter.ts";
 import type { Forward, Part, PrefillOptions, RowRequest } from "./forward.ts";
 import type { Pace } from "./pace.ts";
+import { splitBlock } from "./placed.ts";
 import type { Results } from "./results.ts";
 import { type DraftRequest, draftTokens } from "./speculative.ts";
 
@@ -34,6 +35,7 @@ export interface SchedulerLimits {
   /** decode rows at most */ decodeRows: number;
   /** output rows of a forward with prompts at most */ outRows: number;
   /** sequences at most */ sequences: number;
+  /** rows that a block of media may have beyond what the pace allows */ blockRows: number;
 }
 
 /** Something that waits. */
@@ -270,7 +272,13 @@ export class Scheduler {
       const waiting = this.#prompts.shift()!;
       const { sequence, ids, start, options } = waiting;
       const firstOutput = ids.length - options.outputs;
-      const end = Math.min(ids.length, start + rows, Math.max(start, firstOutput) + outputs);
+      const wanted = Math.min(ids.length, start + rows, Math.max(start, firstOutput) + outputs);
+      const end = this.#wholeBlocks(waiting, wanted, shares);
+      if (end === undefined) continue;
+      if (end === start) {
+        this.#prompts.unshift(waiting); // its block wants a forward with more room
+        break;
+      }
       this.#prepare(shares, waiting, () => {
         sequence.prepare(end - start);
         const requests = Array.from(
@@ -279,10 +287,40 @@ export class Scheduler {
         );
         if (end === ids.length && requests.length > 0) requests[requests.length - 1] = options.last ?? {};
         outputs -= requests.length;
-        return { sequence, tokens: ids.slice(start, end), requests, mask: options.mask, rowClass: "prefill" };
+        const { mask, media } = options;
+        return { sequence, tokens: ids.slice(start, end), requests, mask, rowClass: "prefill", media };
       });
       rows -= end - start;
     }
+  }
+
+  /**
+   * Where a chunk that would end at `end` ends so that it splits no block: before the block, or after one that begins the
+   * chunk, if that fits what is left of the forward; else where it begins. Rejects work that no forward has room for, and
+   * returns undefined.
+   */
+  #wholeBlocks(waiting: WaitingPrompt, end: number, shares: readonly Share[]): number | undefined {
+    const { sequence, start, ids, options } = waiting;
+    const { length } = sequence; // position of ids[start]
+    const cut = this.#forward.cut(options.media)(length + end - start) - length + start;
+    if (cut > start || cut === end) return cut;
+    const { soft } = splitBlock(options.media!, length + end - start)!;
+    const prompts = shares.filter(({ part }) => part.rowClass === "prefill");
+    const taken = prompts.reduce((sum, { part }) => sum + part.tokens.length, 0);
+    const outputs = Math.max(0, start + soft.tokens - (ids.length - options.outputs));
+    const most = this.#limits.outRows - this.#limits.decodeRows;
+    if (outputs > most) {
+      this.#reject(
+        [waiting],
+        new InvalidArgument(
+          `Logits of ${outputs} positions inside one picture were asked for; ${most} can be had. Lower "last".`,
+        ),
+      );
+      return;
+    }
+    const fits = taken + soft.tokens <= this.#limits.blockRows &&
+      shares.reduce((sum, { part }) => sum + part.requests.length, outputs) <= this.#limits.outRows;
+    return fits ? start + soft.tokens : start;
   }
 
   /** Adds a share, or rejects its work alone. */

@@ -49,7 +49,7 @@ export interface TowerResults {
 type Part = "vision" | "audio";
 
 /** A compiled plan with the buffers that it owns. */
-interface Compiled extends AsyncDisposable {
+interface Compiled extends Disposable {
   plan: TowerPlan;
   pass: Pass;
   inputs: Buffer;
@@ -127,17 +127,17 @@ export class Towers implements AsyncDisposable, Disposable {
     return bytes;
   }
 
-  /** Refuses later calls and releases plans and buffers once the run under way has ended. */
+  /** Ends the run under way, refuses later calls and releases plans and buffers at once or right after it. */
   [Symbol.dispose](): void {
-    void this[Symbol.asyncDispose]();
+    this.#closed = true;
+    for (const compiled of this.#compiled.values()) compiled[Symbol.dispose]();
+    this.#compiled.clear();
   }
 
-  /** As dispose, and waits. */
+  /** As dispose, and waits for the run under way. */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#closed = true;
+    this[Symbol.dispose]();
     await this.#turns.idle();
-    for (const compiled of this.#compiled.values()) await compiled[Symbol.asyncDispose]();
-    this.#compiled.clear();
   }
 
   #imageInput(image: ImagePatches): TowerInput {
@@ -192,7 +192,10 @@ export class Towers implements AsyncDisposable, Disposable {
         vocabularySize: 1,
         outputMask: 1 << TOWER_OUTPUT.soft | (withTower ? 1 << TOWER_OUTPUT.tower : 0),
       });
-      await pass.run(block, new Uint8Array(values.buffer), { signal });
+      await pass.run(block, new Uint8Array(values.buffer), { signal }).catch((error) => {
+        this.#check(); // the pass is closed with the model, which is what the caller knows
+        throw error;
+      });
       const tower = withTower ? rowsOfValues(values.subarray(0, sizes[0]), plan.tower) : NOTHING;
       const soft = rowsOfValues(values.subarray(withTower ? sizes[0] : 0), plan.soft);
       return { tower, soft: input.kept ? keep(soft, input.kept) : soft };
@@ -206,17 +209,18 @@ export class Towers implements AsyncDisposable, Disposable {
       const { limits } = present.plan;
       if (limits.rows >= rows && limits.out_rows >= outRows) return present;
       this.#compiled.delete(part);
-      await present[Symbol.asyncDispose]();
+      present[Symbol.dispose]();
     }
     const { device, weightBuffers, exact, checkFinite } = this.#parts;
     const limits = { rows: Math.ceil(rows / ROW_STEP) * ROW_STEP, out_rows: roundedOutRows(rows, outRows) };
     const plan = this.#build(part, { limits, exact, checkFinite });
-    await using scope = new AsyncDisposableStack();
+    using scope = new DisposableStack();
     const arena = scope.use(device.createBuffer(plan.buffers[0].bytes));
     const inputs = scope.use(device.createBuffer(plan.buffers[INPUT_BUFFER].bytes));
     const pass = scope.use(await device.compile(plan, [arena, inputs, ...weightBuffers]));
+    this.#check(); // it may have been disposed meanwhile
     const owned = scope.move();
-    const compiled = { plan, pass, inputs, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+    const compiled = { plan, pass, inputs, [Symbol.dispose]: () => owned.dispose() };
     this.#compiled.set(part, compiled);
     return compiled;
   }

@@ -83,6 +83,7 @@ export function elementaryLayer(context: LayerContext, stream: Stream): Stream {
     kvHeads,
     headDim: d,
     window: layer.window,
+    block: context.block,
     scoreScale: config.attentionScale,
     layer: index,
   });

@@ -47,6 +47,7 @@ export function fusedLayer(context: LayerContext, stream: Stream): Stream {
     keysAreValues: ownsKv && layer.keysAreValues,
     normValues: config.valueNorm,
     window: layer.window,
+    block: context.block,
     rope: {
       theta: layer.rope.theta,
       rotatedPairs: layer.rope.rotatedPairs,

@@ -10,7 +10,7 @@ import { MarkbaseError } from "../errors.ts";
 import { elementaryLayer } from "./elementary.ts";
 import { fusedLayer } from "./fused.ts";
 import { type KvFormat, PAGE_TOKENS, pageBytes, type PageGroup, pageGroups } from "./groups.ts";
-import type { KvLayer } from "./ops.ts";
+import type { BlockRule, KvLayer } from "./ops.ts";
 import { type Limits, type Plan, PlanBuilder } from "./plan.ts";
 import type { Dim, Tensor } from "./tensor.ts";
 
@@ -45,6 +45,8 @@ export interface TextPlanOptions {
   checkFinite?: boolean;
   /** false: no two activations share bytes, for tests. */
   reuse?: boolean;
+  /** Rows of soft tokens that the caller may put in place of embeddings; then attention knows blocks too. */
+  softRows?: number;
 }
 
 /** Bits of the outputs in the input block's mask. */
@@ -63,6 +65,8 @@ export interface TextPlan extends Plan {
    * in the arena after a run.
    */
   states: Tensor[];
+  /** Plan index of the buffer of soft tokens, f32 [softRows, H]; the last one, absent without `softRows`. */
+  softBuffer?: number;
 }
 
 /** Index of the first weight buffer of any plan of this model: after the arena and one KV buffer for each group. */
@@ -95,6 +99,8 @@ export interface LayerContext {
   readonly perLayerInputs?: Tensor;
   /** Added to the rows' positions by the rotary embedding; default 0. */
   readonly positionOffset?: number;
+  /** What rows of a block see; default causal. */
+  readonly block?: BlockRule;
   tensor(weight: WeightTensor): Tensor;
   /** The plan tensor of an optional weight. */
   maybe(weight: WeightTensor | null | undefined): Tensor | undefined;
@@ -121,6 +127,8 @@ export function textPlan(
   const groups = pageGroups(config);
   const pages = addPages(builder, groups, kvFormat, kvPages);
   for (const { name, bytes } of placed.buffers) builder.buffer(name, bytes, false);
+  const { softRows } = options;
+  const softBuffer = softRows && builder.buffer("soft_tokens", softRows * config.hiddenSize * 4, true);
 
   const tensor = (weight: WeightTensor) => placed.tensor(weight);
   const maybe = (weight: WeightTensor | null | undefined) => weight ? placed.tensor(weight) : undefined;
@@ -128,7 +136,16 @@ export function textPlan(
 
   let rows: Dim = variant === "decode" ? "out_rows" : "rows";
   const embedded = builder.activation("embedded", [rows, H]);
-  builder.add({ kind: "embed", table: tensor(weights.embedding), y: embedded, scale: config.embeddingScale });
+  const soft: Tensor | undefined = softBuffer && softRows
+    ? { name: "soft_tokens", format: { kind: "f32" }, shape: [softRows, H], buffer: softBuffer, offset: 0 }
+    : undefined;
+  builder.add({
+    kind: "embed",
+    table: tensor(weights.embedding),
+    soft,
+    y: embedded,
+    scale: config.embeddingScale,
+  });
   let perLayerInputs = addPerLayerInputs(builder, config, weights, tensor, embedded);
 
   const states: Tensor[] = [];
@@ -149,6 +166,7 @@ export function textPlan(
       kv: { pages: pages[group], layer: groups[group].layers.indexOf(layer.kvOwner), group },
       rows,
       perLayerInputs,
+      block: soft && layer.mediaBlock,
       tensor,
       maybe,
       entered: (h) => states.push(h),
@@ -182,7 +200,7 @@ export function textPlan(
     checkFinite: options.checkFinite,
     reuse: trace ? false : options.reuse,
   });
-  return { ...plan, states };
+  return { ...plan, states, softBuffer: softBuffer || undefined };
 }
 
 /** A buffer of each group's pages, and the tensor of all of them. */

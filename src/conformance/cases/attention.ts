@@ -347,7 +347,6 @@ export function attentionCases(): TableCase[] {
     name: name(d),
     variants: variantsOf(d),
     work: workOf(d),
-    cpuOnly: d.rule !== undefined,
     tolerance: d.kv === "f16" ? HALF : HALF_IF_FAST,
     build: (exact) => attentionProblem(d, seedOf(name(d)), exact),
   }));

@@ -17,7 +17,6 @@ function embedCase(format: WeightFormat, rows: number, width: number, soft = fal
     tolerance: F32,
     variants: tableVariants("embed", format),
     work: 20 * rows * width,
-    cpuOnly: soft,
     build(exact) {
       const random = new Random(seedOf(name));
       const vocabulary = 67;
