@@ -42,6 +42,7 @@ export type {
   VisionTowerConfig,
 } from "./src/checkpoint/config_media.ts";
 export type { Quantization } from "./src/checkpoint/quantization.ts";
+export type { GgufType } from "./src/checkpoint/gguf_types.ts";
 export type { AffineBits, AffineGroupSize, Format } from "./src/checkpoint/tensor.ts";
 export type { OpCost } from "./src/schedule/cost.ts";
 export type { ExplainedLayer, ExplainedOp } from "./src/schedule/explain.ts";
