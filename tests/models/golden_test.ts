@@ -6,7 +6,7 @@ import { OUTPUT } from "../../src/schedule/text.ts";
 import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
 
 const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
-/** The rows of this round, then the dense ones of the optional set. */
+/** The rows of the repository and those of the optional set. */
 const ROWS = [
   "e2b",
   "e4b",
@@ -17,6 +17,13 @@ const ROWS = [
   "31b-mlx-4bit",
   "26b-a4b",
   "26b-a4b-mlx-4bit",
+  "e2b-gguf-q4_0",
+  "e4b-gguf-mixed",
+  "26b-a4b-gguf-q4_0",
+  "31b-gguf-q5_0",
+  "kq-gguf-q4_k_m",
+  "tiny-gguf-iq4_nl",
+  "gemma3",
 ];
 
 async function open(name: string, internals: Internals = {}) {
@@ -75,7 +82,9 @@ for (const name of ROWS) {
   });
 }
 
-for (const name of ["e2b", "e4b-mlx-mixed", "26b-a4b-mlx-4bit"]) {
+for (
+  const name of ["e2b", "e4b-mlx-mixed", "26b-a4b-mlx-4bit", "26b-a4b-gguf-q4_0", "kq-gguf-q4_k_m", "gemma3"]
+) {
   Deno.test(`${name} gives the same logits bit for bit in chunks of 1, 7, 16 and 512 rows`, async () => {
     let first: Float32Array | undefined;
     for (const chunkRows of [512, 16, 7, 1]) {
