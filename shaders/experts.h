@@ -12,7 +12,8 @@
 
 constant constexpr uint kExpertHalfRows = 2;    // matrix rows of half a simdgroup
 constant constexpr uint kExpertSimdgroups = 8;  // of a threadgroup for decode rows
-constant constexpr uint kExpertTileRows = 32;   // pairs of a tile of expert_matmul
+constant constexpr uint kExpertTileRows = 32;     // pairs of a tile of expert_matmul
+constant constexpr uint kExpertTileColumns = 64;  // matrix rows of it; geglu: 32 of gate, then the same 32 of up
 
 #define EXPERT_MATRIX(m, w_slot, scales_slot, biases_slot) \
     device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
@@ -178,16 +179,9 @@ template <uint32_t W, uint32_t S, typename T>
     uint lane       [[thread_index_in_simdgroup]])
 {
   constexpr uint M = kExpertTileRows;
-  constexpr uint stride = tile_stride<T>();
-  constexpr uint n_steps = kTileN / 2 / 8;        // 16×8 products of a simdgroup along N; two simdgroups along each side
-  constexpr uint eights_each = M * kTileK / 8 / kMatmulThreads;  // of the tile of u
-  constexpr uint words_of_eight = sizeof(T) / 2;  // uint4s
-  constexpr uint operand_floats = (M + kTileN) * stride * sizeof(T) / 4;
-  constexpr uint memory_floats = operand_floats > M * kOutStride ? operand_floats : M * kOutStride;
-  threadgroup float4 memory[(memory_floats + 3) / 4];
+  constexpr uint N = kExpertTileColumns;
+  threadgroup float4 memory[(tile_floats<T, M, N>() + 3) / 4];
   threadgroup uint pair_of[M];
-  threadgroup T* u_tile = (threadgroup T*)memory;
-  threadgroup T* w_tile = u_tile + M * stride;
   threadgroup float* out = (threadgroup float*)memory;
 
   const ExpertTile tile = expert_tile(starts, p.expert.experts, p.matmul.rows, tg.x, lane);
@@ -195,7 +189,7 @@ template <uint32_t W, uint32_t S, typename T>
     return;
   }
   const bool geglu = p.matmul.epilogue.kind == kEpilogueGeglu;
-  const uint outputs = geglu ? kTileN / 2 : kTileN;
+  const uint outputs = geglu ? N / 2 : N;
   const uint first_n = tg.y * outputs;
   const uint output = tid % outputs;
   const uint out_n = first_n + output;
@@ -210,97 +204,25 @@ template <uint32_t W, uint32_t S, typename T>
     pair_of[tid] = order[min(tile.first + tid, tile.last - 1)];
   }
 
-  // This thread's run of 16 columns of one matrix row.
-  const uint w_row = tid / 2;
-  const uint run = tid % 2;
-  const bool second = geglu && w_row >= kTileN / 2;
-  const uint n = min(first_n + (geglu ? w_row % (kTileN / 2) : w_row), p.matmul.n0 - 1);
+  const uint w_row = tid / (kMatmulThreads / N);
+  const bool second = geglu && w_row >= outputs;
+  const uint n = min(first_n + w_row % outputs, p.matmul.n0 - 1);
   const uint first_row = second ? p.expert.first1 : p.expert.first0;
   const ulong at = ulong(tile.expert) * p.expert.height + first_row + n;
-  device const uchar* w = (second ? w1 : w0) + at * p.matmul.row_bytes;
+  TileWeights weights;
+  weights.w = (second ? w1 : w0) + at * p.matmul.row_bytes;
   const ulong scale_bytes = at * p.matmul.scale_columns * (S == kF32 ? 4 : 2);
-  device const uchar* scales = (second ? scales1 : scales0) + scale_bytes;
-  device const uchar* biases = (second ? biases1 : biases0) + scale_bytes;
-
-  simdgroup_matrix<float, 8, 8> acc[2 * n_steps];
-  #pragma clang loop unroll(full)
-  for (uint i = 0; i < 2 * n_steps; i++) {
-    acc[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  }
-  const uint simd_m = simdgroup % 2 * (M / 2);
-  const uint simd_n = simdgroup / 2 * (8 * n_steps);
+  weights.scales = (second ? scales1 : scales0) + scale_bytes;
+  weights.biases = (second ? biases1 : biases0) + scale_bytes;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  device const T* u_rows[eights_each];
+  TileRows<T, M> rows;
   #pragma clang loop unroll(full)
-  for (uint i = 0; i < eights_each; i++) {
+  for (uint i = 0; i < eights_each<T, M>(); i++) {
     const uint eight = tid + i * kMatmulThreads;
-    u_rows[i] = u + ulong(pair_of[eight / (kTileK / 8)] / p.expert.shared_by) * p.matmul.columns + eight % (kTileK / 8) * 8;
+    const uint pair = pair_of[eight / (tile_columns<T>() / 8)];
+    rows.at[i] = u + ulong(pair / p.expert.shared_by) * p.matmul.columns + eight % (tile_columns<T>() / 8) * 8;
   }
-
-  uint words[run_words(W)];
-  float scale = 0.0f;
-  float bias = 0.0f;
-  uint4 eight[eights_each * words_of_eight];
-  const uint steps = p.matmul.columns / kTileK;
-  for (uint step = 0; step <= steps; step++) {
-    if (step > 0) {
-      // Into threadgroup memory what the step before has loaded.
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      #pragma clang loop unroll(full)
-      for (uint i = 0; i < eights_each; i++) {
-        const uint to = tid + i * kMatmulThreads;
-        store_eight(eight + i * words_of_eight, u_tile + to / (kTileK / 8) * stride + to % (kTileK / 8) * 8);
-      }
-      threadgroup vec<T, 4>* to = (threadgroup vec<T, 4>*)(w_tile + w_row * stride + run * 16);
-      #pragma clang loop unroll(full)
-      for (uint q = 0; q < 4; q++) {
-        float4 v = float4(
-            element_at<W>(words, p.matmul.code_exponent, 4 * q), element_at<W>(words, p.matmul.code_exponent, 4 * q + 1),
-            element_at<W>(words, p.matmul.code_exponent, 4 * q + 2), element_at<W>(words, p.matmul.code_exponent, 4 * q + 3));
-        if (is_affine(W)) {
-          v = fma(v, float4(scale), float4(bias));
-        }
-        to[q] = vec<T, 4>(v);
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
-    if (step < steps) {
-      const uint column = step * kTileK;
-      load_run<W>(w, 2 * step + run, p.matmul.k, p.matmul.whole != 0, words);
-      if (is_affine(W)) {
-        const uint group = (column + run * 16) >> p.matmul.group_shift;
-        scale = load_as<S>(scales, group);
-        bias = load_as<S>(biases, group);
-      }
-      #pragma clang loop unroll(full)
-      for (uint i = 0; i < eights_each; i++) {
-        load_eight(u_rows[i] + column, eight + i * words_of_eight);
-      }
-    }
-    if (step > 0) {
-      #pragma clang loop unroll(full)
-      for (uint k = 0; k < kTileK; k += 8) {
-        simdgroup_matrix<T, 8, 8> a[2];
-        simdgroup_load(a[0], u_tile + simd_m * stride + k, stride);
-        simdgroup_load(a[1], u_tile + (simd_m + 8) * stride + k, stride);
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < n_steps; j++) {
-          simdgroup_matrix<T, 8, 8> b;
-          simdgroup_load(b, w_tile + (simd_n + 8 * j) * stride + k, stride, ulong2(0, 0), true);
-          tile_mma(acc + 2 * j, a, b);
-        }
-      }
-    }
-  }
-
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  #pragma clang loop unroll(full)
-  for (uint j = 0; j < n_steps; j++) {
-    threadgroup float* to = out + simd_m * kOutStride + simd_n + 8 * j;
-    simdgroup_store(acc[2 * j], to, kOutStride);
-    simdgroup_store(acc[2 * j + 1], to + 8 * kOutStride, kOutStride);
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  multiply_tile<W, S, T, M, N>(weights, rows, p.matmul.tile, memory, tid, simdgroup);
 
   if (out_n >= p.matmul.n0) {
     return;
@@ -308,8 +230,8 @@ template <uint32_t W, uint32_t S, typename T>
   for (uint row = tid / outputs; row < live; row += kMatmulThreads / outputs) {
     const uint pair = pair_of[row];
     const float factor = row_scale[pair / p.expert.shared_by];
-    const float v = out[row * kOutStride + output] * factor;
-    const float up = geglu ? out[row * kOutStride + output + kTileN / 2] * factor : 0.0f;
+    const float v = out[row * out_stride(N) + output] * factor;
+    const float up = geglu ? out[row * out_stride(N) + output + N / 2] * factor : 0.0f;
     store_output(v, up, p.matmul.epilogue, other, y, pair, out_n, out_n);
   }
 }

@@ -55,15 +55,21 @@ struct MatvecParams {
 };
 
 // matmul_*: prefill rows.
+// matmul_tile.h: a walk along K.
+struct TileParams {
+  uint32_t k, steps;             // columns of a matrix row, and tile steps that they take
+  uint32_t whole;                // as above, for parts of a step
+  uint32_t group_shift, code_exponent;
+};
+
 struct MatmulParams {
   struct EpilogueParams epilogue;
+  struct TileParams tile;
   uint32_t n0, n1, n2;
   uint32_t tiles0, tiles01;      // column tiles of the first matrix, and of the first two
   uint32_t rows;
-  uint32_t k, columns;           // columns of u, padded to whole tiles
-  uint32_t row_bytes;
-  uint32_t whole;                // as above, for runs of 8 columns
-  uint32_t scale_columns, group_shift, code_exponent;
+  uint32_t columns;              // of u: those of W, padded to whole steps
+  uint32_t row_bytes, scale_columns;
 };
 
 #endif

@@ -199,4 +199,21 @@ static inline void load_run(device const uchar* row, uint run, uint k, bool whol
   }
 }
 
+// Words of `columns` columns, 16 or 32, that a thread reads at once.
+template <uint32_t W, uint columns>
+static constexpr uint column_words() { return columns == chunk_columns(W) ? chunk_words(W) : columns / 16 * run_words(W); }
+
+// Columns from `columns` · i on, the first in the lowest bits.
+template <uint32_t W, uint columns>
+static inline void load_columns(device const uchar* row, uint i, uint k, bool whole, thread uint* words) {
+  if (is_affine(W) && columns == chunk_columns(W)) {
+    load_words<W>(row, i, words);
+  } else {
+    #pragma clang loop unroll(full)
+    for (uint r = 0; r < columns / 16; r++) {
+      load_run<W>(row, i * (columns / 16) + r, k, whole, words + r * run_words(W));
+    }
+  }
+}
+
 #endif

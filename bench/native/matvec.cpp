@@ -249,20 +249,18 @@ void bench_matmul(const Shape &s, const std::vector<std::string> &folders, Addre
       p.epilogue.kind = s.epilogue == 3 ? 0 : s.epilogue;
       p.epilogue.y_stride = outputs;
       const bool geglu = s.epilogue == 1;
-      const uint32_t n_tile = geglu ? 32 : 64;
+      const uint32_t tile = m == 16 ? 32 : 64, n_tile = geglu ? tile / 2 : tile;
       const auto n = [&](size_t i) { return i < s.n.size() ? s.n[i] : 0; };
       p.n0 = n(0), p.n1 = n(1), p.n2 = n(2);
       if (!geglu) p.epilogue.y_column1 = p.n0, p.epilogue.y_column2 = p.n0 + p.n1;
       p.tiles0 = up(p.n0, n_tile);
-      p.tiles01 = p.tiles0 + (geglu ? 0 : up(p.n1, 64));
-      const uint32_t tiles = p.tiles01 + up(p.n2, 64);
+      p.tiles01 = p.tiles0 + (geglu ? 0 : up(p.n1, tile));
+      const uint32_t tiles = p.tiles01 + up(p.n2, tile);
       p.rows = rows;
-      p.k = p.columns = s.k;
+      p.columns = s.k;
       p.row_bytes = s.k / 2;
-      p.whole = 1;
       p.scale_columns = s.k / kGroup;
-      p.group_shift = 6;
-      p.code_exponent = kCodeExponent;
+      p.tile = {s.k, s.k / 64, 1, 6, kCodeExponent};
       const auto launch = [&](int) {
         Address at = pool;
         Matrix mm[3] = {};

@@ -98,7 +98,7 @@ class Experts {
   Source tiled(Range range, uint32_t k) {
     const bool exact = e_.exact();
     PrologueParams p = prologue(k);
-    p.columns = static_cast<uint32_t>(round_up(k, 32));
+    p.columns = static_cast<uint32_t>(round_up(k, step_columns(exact)));
     Source u{};
     u.rows = range.count * parts_;
     u.bytes = uint64_t{u.rows} * p.columns * (exact ? 4 : 2);
@@ -166,13 +166,10 @@ class Experts {
     m.epilogue = epilogue(products.n, products.epilogue);
     m.n0 = products.n;
     m.rows = range.count * p.expert.slots;
-    m.k = layout.k;
-    m.columns = static_cast<uint32_t>(round_up(layout.k, 32));
+    m.columns = static_cast<uint32_t>(round_up(layout.k, step_columns(e_.exact())));
+    m.tile = tile_params(layout, m.columns, e_.exact());
     m.row_bytes = layout.row_bytes;
-    m.whole = layout.whole(32);
     m.scale_columns = layout.scale_columns;
-    m.group_shift = layout.group_shift;
-    m.code_exponent = kCodeExponent;
     // As many tiles as the pairs can take however they fall; the last tile of each expert may be short.
     const uint32_t tiles = m.rows / kTilePairs + std::min(p.expert.experts + 1, m.rows);
     Launch launch(family(*products.w0),

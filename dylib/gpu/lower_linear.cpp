@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "lower.h"
+#include "weight_layout.h"
 
 namespace mb::gpu {
 namespace {
 
-#include "../../shaders/linear_params.h"
-
 constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
-constexpr uint32_t kBlockChunks = 16;       // chunks of a block: half a simdgroup
 constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
 constexpr uint32_t kStagedStride = 17;      // as in matvec.h
 constexpr uint32_t kDefaultCores = 128;     // where the device does not tell
@@ -36,36 +33,9 @@ struct Part {
   uint32_t n(size_t i) const { return i < weights.size() ? static_cast<uint32_t>(weights[i]->dims[0]) : 0; }
 };
 
-uint32_t log2_of(uint32_t value) {
-  uint32_t shift = 0;
-  while (value >> (shift + 1) != 0) shift++;
-  return shift;
-}
-
-bool affine(const Tensor &w) { return w.format == kAffine; }
-
-// Columns that a lane takes at once, as chunk_columns() in weights.h.
-uint32_t chunk_columns(const Tensor &w) {
-  if (affine(w)) return w.bits == 8 ? 16 : 32;
-  return w.format == kF32 ? 4 : 8;
-}
-
-// Bits of affine codes; 0: a plain format.
-uint32_t code_bits(const Tensor &w) { return affine(w) ? static_cast<uint32_t>(w.bits) : 0; }
-
-uint32_t row_bytes(const Tensor &w) {
-  const uint64_t bits = affine(w) ? w.bits : w.format == kF32 ? 32 : 16;
-  return static_cast<uint32_t>(static_cast<uint64_t>(w.dims[1]) * bits / 8);
-}
-
-bool same_format(const Tensor &a, const Tensor &b) {
-  return a.format == b.format && a.bits == b.bits && a.group == b.group &&
-         (!affine(a) || a.scales->format == b.scales->format);
-}
-
 // Bytes of threadgroup memory for a block of u.
-uint32_t staged_bytes(const Tensor &w) {
-  return chunk_columns(w) / 4 * kStagedStride * 16 + (affine(w) ? kBlockChunks * 4 : 0);
+uint32_t staged_bytes(const WeightLayout &layout) {
+  return layout.chunk / 4 * kStagedStride * 16 + (layout.affine ? kBlockChunks * 4 : 0);
 }
 
 // How decode rows of one part are spread over simdgroups. Part of a row's order of addition, so a function of the op, its
@@ -80,9 +50,9 @@ struct Split {
 // bench/native/matvec.cpp on an H200, whose multiprocessors issue for four simdgroups at once.
 Split split_of(const Part &part, bool norms, const Limits &limits) {
   const uint32_t cores = limits.cores != 0 ? limits.cores : kDefaultCores;
-  const Tensor &w = part.first();
-  const uint32_t blocks = divide_up(static_cast<uint32_t>(w.dims[1]), kBlockChunks * chunk_columns(w));
-  const uint32_t fitting = (limits.threadgroup_bytes - kPartialBytes) / staged_bytes(w);
+  const WeightLayout layout = weight_layout(part.first());
+  const uint32_t blocks = layout.blocks;
+  const uint32_t fitting = (limits.threadgroup_bytes - kPartialBytes) / staged_bytes(layout);
   uint64_t outputs = 0;
   for (size_t i = 0; i < part.weights.size(); i++) outputs += part.n(i);
   Split best{};
@@ -113,7 +83,7 @@ class Linear {
   Linear(Emitter &e, const Op &op) : e_(e), op_(op), rows_(e.rows_of(*op.operands[kX])) {
     k_ = static_cast<uint32_t>(op.operands[kX]->dims[1]);
     make_parts();
-    for (const Part &part : parts_) check(part);
+    for (const Part &part : parts_) weight_layout(part.first());  // refuses what has no kernels
   }
 
   void emit() {
@@ -180,19 +150,6 @@ class Linear {
       column += static_cast<uint32_t>(weights[i]->dims[0]);
     }
     parts_.push_back(part);
-  }
-
-  static void check(const Part &part) {
-    const Tensor &w = part.first();
-    weight_format_name(w);
-    if (!affine(w)) return;
-    const bool bits = w.bits == 2 || w.bits == 3 || w.bits == 4 || w.bits == 5 || w.bits == 6 || w.bits == 8;
-    if (!bits || (w.group != 32 && w.group != 64 && w.group != 128)) {
-      fail(MB_UNSUPPORTED,
-           "The GPU kernels read affine weights of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128, not %u bits in groups "
-           "of %u. Use device \"cpu\".",
-           w.bits, w.group);
-    }
   }
 
   StreamParams stream(bool stores_h) const {
@@ -264,7 +221,7 @@ class Linear {
   }
 
   MatvecParams matvec_params(const Part &part, const Split &split, uint32_t nr) const {
-    const Tensor &w = part.first();
+    const WeightLayout layout = weight_layout(part.first());
     MatvecParams p{};
     p.epilogue = epilogue(part);
     p.n0 = part.n(0), p.n1 = part.n(1), p.n2 = part.n(2);
@@ -275,12 +232,12 @@ class Linear {
       p.groups01 = p.groups0 + divide_up(p.n1, 2 * nr);
       p.groups = p.groups01 + divide_up(p.n2, 2 * nr);
     }
-    p.row_bytes = row_bytes(w);
-    p.chunks = divide_up(k_, chunk_columns(w));
+    p.row_bytes = layout.row_bytes;
+    p.chunks = layout.chunks;
     p.blocks = split.blocks;
-    p.whole = k_ % chunk_columns(w) == 0;
-    p.scale_columns = affine(w) ? k_ / w.group : 0;
-    p.group_shift = affine(w) ? log2_of(w.group) : 0;
+    p.whole = layout.whole(layout.chunk);
+    p.scale_columns = layout.scale_columns;
+    p.group_shift = layout.group_shift;
     p.code_exponent = kCodeExponent;
     p.slices = split.slices;
     p.slice_shift = log2_of(split.slices);
@@ -314,7 +271,7 @@ class Linear {
     launch.params(20, p)
         .groups(threadgroups)
         .threads(32 * kSimdgroups)
-        .threadgroup_bytes(static_cast<uint32_t>(round_up(uint64_t{p.phase_blocks} * staged_bytes(part.first()), 16)));
+        .threadgroup_bytes(static_cast<uint32_t>(round_up(uint64_t{p.phase_blocks} * staged_bytes(weight_layout(part.first())), 16)));
     e_.emit(launch);
   }
 
@@ -325,11 +282,12 @@ class Linear {
     for (const Part &part : parts_) {
       const Tensor &w = part.first();
       const Split split = this->split(part);
-      if (chunk != chunk_columns(w) || bits != code_bits(w)) {
+      const WeightLayout layout = weight_layout(w);
+      if (chunk != layout.chunk || bits != layout.code_bits) {
         // Parts whose chunks and codes are alike share a prologue; the first one stores h.
         PrologueParams p{};
         p.stream = stream(chunk == 0);
-        chunk = chunk_columns(w), bits = code_bits(w);
+        chunk = layout.chunk, bits = layout.code_bits;
         p.columns = split.blocks * kBlockChunks * chunk;
         row_floats = p.row_floats = p.columns + kBlockChunks * split.blocks * (chunk >= 16);  // affine: chunk sums
         p.chunk_shift = log2_of(chunk);
@@ -362,7 +320,7 @@ class Linear {
     const bool exact = e_.exact();
     PrologueParams prologue{};
     prologue.stream = stream(true);
-    prologue.columns = static_cast<uint32_t>(round_up(k_, 32));
+    prologue.columns = static_cast<uint32_t>(round_up(k_, step_columns(exact)));
     const uint64_t bytes = uint64_t{count} * prologue.columns * (exact ? 4 : 2);
     const uint64_t u = e_.scratch(bytes), scale = e_.scratch(uint64_t{count} * 4);
     Launch launch("linear_prologue", exact ? "linear_prologue_f32" : "linear_prologue_f16");
@@ -376,21 +334,21 @@ class Linear {
 
     for (const Part &part : parts_) {
       const Tensor &w = part.first();
-      const uint32_t m = count <= 16 ? 16 : 64, n = part.geglu() ? 32 : 64;
+      const WeightLayout layout = weight_layout(w);
+      const uint32_t m = count <= 16 ? 16 : 64;
+      const uint32_t tile = m == 16 && !exact ? 32 : 64;  // matrix rows
+      const uint32_t n = part.geglu() ? tile / 2 : tile;
       MatmulParams p{};
       p.epilogue = epilogue(part);
+      p.tile = tile_params(layout, prologue.columns, exact);
       p.n0 = part.n(0), p.n1 = part.n(1), p.n2 = part.n(2);
       p.tiles0 = divide_up(p.n0, n);
       p.tiles01 = p.tiles0 + (part.geglu() ? 0 : divide_up(p.n1, n));
       const uint32_t tiles = p.tiles01 + divide_up(p.n2, n);
       p.rows = count;
-      p.k = k_;
       p.columns = prologue.columns;
-      p.row_bytes = row_bytes(w);
-      p.whole = k_ % 32 == 0;
-      p.scale_columns = affine(w) ? k_ / w.group : 0;
-      p.group_shift = affine(w) ? log2_of(w.group) : 0;
-      p.code_exponent = kCodeExponent;
+      p.row_bytes = layout.row_bytes;
+      p.scale_columns = layout.scale_columns;
       Launch product("matmul_" + weight_family_name(w), "matmul_" + weight_format_name(w) + (exact ? "_f32" : "_f16") +
                                                             "_m" + std::to_string(m));
       product.reads_scratch(0, u, bytes).reads_scratch(1, scale, uint64_t{count} * 4);

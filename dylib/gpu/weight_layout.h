@@ -15,6 +15,7 @@ struct WeightLayout {
   uint32_t chunk;          // columns that a lane takes at once, as chunk_columns() in weights.h
   uint32_t chunks, blocks; // of a row
   uint32_t scale_columns, group_shift;
+  uint32_t code_bits;      // of affine codes; 0: a plain format
   bool affine;
 
   bool whole(uint32_t columns) const { return k % columns == 0; }
@@ -41,6 +42,7 @@ inline WeightLayout weight_layout(const Tensor &w) {
            "of %u. Use device \"cpu\".",
            w.bits, w.group);
     }
+    l.code_bits = w.bits;
     l.scale_columns = l.k / w.group;
     l.group_shift = log2_of(w.group);
   }
@@ -63,6 +65,20 @@ inline RowParams row_params(const WeightLayout &l) {
   p.group_shift = l.group_shift;
   p.code_exponent = kCodeExponent;
   p.row_floats = l.columns();
+  return p;
+}
+
+// Columns of a step of a tile of prefill rows, as tile_columns() in matmul_tile.h.
+inline uint32_t step_columns(bool exact) { return exact ? 32 : 64; }
+
+// `columns`: of u.
+inline TileParams tile_params(const WeightLayout &l, uint32_t columns, bool exact) {
+  TileParams p{};
+  p.k = l.k;
+  p.steps = columns / step_columns(exact);
+  p.whole = l.whole(32);
+  p.group_shift = l.group_shift;
+  p.code_exponent = kCodeExponent;
   return p;
 }
 
