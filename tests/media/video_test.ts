@@ -1,0 +1,197 @@
+import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
+import { InvalidArgument, MediaError } from "../../mod.ts";
+import { sampledFrames } from "../../src/media/frames.ts";
+import type { VideoInput } from "../../src/media/inputs.ts";
+import { prepareVideo, timestamp } from "../../src/media/prepare.ts";
+import type { Picture } from "../../src/media/resize.ts";
+import { readVideo } from "../../src/media/video.ts";
+import { expectedPicture, mediaBytes, mediaPath, pixelDistance } from "./support.ts";
+
+async function framesOf(input: VideoInput, frames = 32, sound = false) {
+  const video = await readVideo(input, { frames, sound });
+  const all: { picture: Picture; time: number }[] = [];
+  for await (const frame of video.frames) all.push({ ...frame, picture: frame.picture });
+  return { frames: all, sound: await video.sound() };
+}
+
+Deno.test("frames are sampled as the reference does, and all of a short video", () => {
+  assertEquals(sampledFrames(7, 3), [0, 2, 4]);
+  assertEquals(sampledFrames(6, 3), [0, 2, 4]);
+  assertEquals(sampledFrames(4, 2), [0, 2]);
+  assertEquals(sampledFrames(100, 4), [0, 25, 50, 75]);
+  assertEquals(sampledFrames(2, 32), [0, 1]);
+});
+
+Deno.test("times are minutes and seconds, rounded down", () => {
+  assertEquals([0, 0.999, 59.99, 60, 3725].map(timestamp), ["00:00", "00:00", "00:59", "01:00", "62:05"]);
+});
+
+Deno.test("an animated GIF and an animated WebP give every frame as it is seen, at its time", async () => {
+  for (const name of ["animated.gif", "animated.webp"]) {
+    const { frames, sound } = await framesOf(mediaPath(name));
+    assertEquals(frames.map(({ time }) => time), [0, 0.5, 1], name);
+    frames.forEach(({ picture }, i) =>
+      assertEquals(pixelDistance(picture, expectedPicture(`animated${i}`)), 0, `${name}, frame ${i}`)
+    );
+    assertEquals(sound, undefined);
+  }
+  const { frames } = await framesOf(mediaBytes("animated.gif"), 2);
+  assertEquals(frames.map(({ time }) => time), [0, 0.5]);
+  assertEquals(pixelDistance(frames[1].picture, expectedPicture("animated1")), 0);
+  assertEquals((await framesOf(mediaPath("still.gif"))).frames.length, 1);
+  assertEquals((await framesOf(mediaPath("lossless.webp"))).frames.length, 1);
+});
+
+Deno.test("frames given as pictures are sampled with the times of their rate", async () => {
+  const picture = mediaBytes("smooth.png");
+  const { frames } = await framesOf({ frames: [picture, picture, picture, picture], fps: 2 }, 2);
+  assertEquals(frames.map(({ time }) => time), [0, 1]);
+  assertEquals((await framesOf({ frames: [picture, picture] })).frames[1].time, 1 / 24);
+});
+
+Deno.test("floats of 0–1, floats of 0–255 and bytes give equal frames, of the video's own number of soft tokens", async () => {
+  const { pixels, width, height } = expectedPicture("smooth.png");
+  const frames = [
+    { data: pixels, width, height },
+    { data: Float32Array.from(pixels, (p) => p / 255), width, height },
+    { data: Float32Array.from(pixels), width, height },
+  ];
+  const vision = {
+    patchSize: 16,
+    poolingKernelSize: 3,
+    merged: false,
+    imageTokens: 280,
+    frameTokens: 70,
+    frames: 32,
+  };
+  const { spans } = await prepareVideo({ frames, fps: 1 }, { vision, audio: null }, {});
+  assertEquals(new Set(spans.map(({ key }) => key)).size, 1);
+  assertEquals(spans.map(({ kind, tokens }) => [kind, tokens]), Array(3).fill(["video", 63]));
+  const audio = { kind: "mel" } as const;
+  const heard = await prepareVideo({ frames, audio: mediaPath("s16.wav") }, { vision, audio }, {});
+  assertEquals(heard.spans.map(({ kind }) => kind), ["video", "video", "video", "audio"]);
+});
+
+Deno.test("what is no video, or has no frames, is refused", async () => {
+  const cases: [unknown, RegExp][] = [
+    [{ frames: [] }, /1 to 100000 pictures/],
+    [{ frames: [mediaBytes("smooth.png")], fps: 0 }, /fps of the video is 0/],
+    [{}, /frames, fps/],
+    [7, /path, a URL/],
+  ];
+  for (const [input, message] of cases) {
+    const error = await assertRejects(() => framesOf(input as VideoInput), InvalidArgument);
+    assertMatch(error.message, message);
+  }
+  const picture = await assertRejects(() => framesOf(mediaPath("smooth.png")), MediaError);
+  assertEquals(picture.code, "unsupported_media");
+  const text = await assertRejects(
+    () => framesOf(new TextEncoder().encode("#EXTM3U\nfile:///etc/passwd")),
+    MediaError,
+  );
+  assertEquals(text.code, "unknown_media");
+  assertEquals((await assertRejects(() => framesOf("/no/such.mp4"), MediaError)).code, "media_missing");
+});
+
+Deno.test("an animation of too many pixels is refused with the numbers before it is decoded", async () => {
+  // One frame of a large canvas, repeated.
+  const still = mediaBytes("still.gif");
+  const view = new DataView(still.buffer);
+  view.setUint16(6, 9000, true);
+  view.setUint16(8, 9000, true);
+  const frame = still.subarray(still.lastIndexOf(0x2c), -1);
+  const head = still.subarray(0, still.lastIndexOf(0x2c));
+  const bytes = new Uint8Array(head.length + 100 * frame.length + 1);
+  bytes.set(head);
+  for (let i = 0; i < 100; i++) bytes.set(frame, head.length + i * frame.length);
+  bytes[bytes.length - 1] = 0x3b;
+  const error = await assertRejects(() => framesOf(bytes, 64), MediaError);
+  assertEquals(error.code, "media_too_large");
+  assertMatch(error.message, /9000 × 9000/);
+});
+
+/** Runs a script with a PATH of its own; `ffmpeg` is what is found there. */
+async function withPath(path: string, code: string): Promise<string> {
+  const module = new URL("../../src/media/video.ts", import.meta.url).href;
+  const { stdout, stderr } = await new Deno.Command(Deno.execPath(), {
+    args: ["eval", "--no-check", `import { readVideo } from "${module}"; ${code}`],
+    env: { PATH: path },
+  }).output();
+  return new TextDecoder().decode(stdout) + new TextDecoder().decode(stderr);
+}
+
+/** The beginning of an MP4 file. */
+const MP4 = "new Uint8Array([0,0,0,16,...new TextEncoder().encode('ftypisom'),0,0,0,0])";
+
+Deno.test("without an ffmpeg on the PATH a video file is refused with what can be done", async () => {
+  const folder = await Deno.makeTempDir();
+  const code =
+    `try { await readVideo(${MP4}, { frames: 2, sound: false }); } catch (e) { console.log(e.code, e.message); }`;
+  const output = await withPath(folder, code);
+  assertMatch(output, /^ffmpeg_missing .*MP4.*PATH.*Install it/);
+  await Deno.remove(folder);
+});
+
+Deno.test("an ffmpeg that fails ends with what it said, and its file is removed", async () => {
+  const folder = await Deno.makeTempDir();
+  await Deno.writeTextFile(
+    `${folder}/ffmpeg`,
+    '#!/bin/sh\n[ "$1" = -version ] && exit 0\necho "moov atom not found" >&2\nexit 1\n',
+  );
+  await Deno.chmod(`${folder}/ffmpeg`, 0o755);
+  const code =
+    `try { await readVideo(${MP4}, { frames: 2, sound: false }); } catch (e) { console.log(e.code, e.message); }` +
+    `let left = 0; for (const f of Deno.readDirSync("${folder}")) left += f.name.startsWith("markbase-") ? 1 : 0; console.log(left);`;
+  const output = await withPath(`${folder}:/usr/bin:/bin`, `Deno.env.set("TMPDIR", "${folder}"); ${code}`);
+  assertMatch(output, /^media_damaged .*moov atom not found.*\n0\n/);
+  await Deno.remove(folder, { recursive: true });
+});
+
+const hasFfmpeg = await (async () => {
+  try {
+    return (await new Deno.Command("ffmpeg", { args: ["-version"], stdout: "null", stderr: "null" }).output())
+      .success;
+  } catch {
+    return false;
+  }
+})();
+
+Deno.test({
+  name: "ffmpeg's own test picture as MP4 gives the sampled frames with their times, and its tone as sound",
+  ignore: !hasFfmpeg,
+  fn: async () => {
+    const folder = await Deno.makeTempDir();
+    const path = `${folder}/a b.mp4`;
+    const inputs = [
+      "-f",
+      "lavfi",
+      "-i",
+      "color=red:s=96x64:r=10:d=1",
+      "-f",
+      "lavfi",
+      "-i",
+      "color=blue:s=96x64:r=10:d=1",
+    ];
+    const sound = ["-f", "lavfi", "-i", "sine=frequency=1000:sample_rate=44100:duration=2"];
+    const output = ["-filter_complex", "[0][1]concat=n=2", "-pix_fmt", "yuv420p", "-shortest", path];
+    const made = await new Deno.Command("ffmpeg", { args: ["-v", "error", ...inputs, ...sound, ...output] })
+      .output();
+    assert(made.success, new TextDecoder().decode(made.stderr));
+    for (const source of [path, Deno.readFileSync(path)]) {
+      const { frames, sound } = await framesOf(source, 4, true);
+      assertEquals(frames.map(({ time }) => time), [0, 0.5, 1, 1.5]);
+      const reddish = frames.map(({ picture }) => picture.pixels[0] > 200 && picture.pixels[2] < 60);
+      assertEquals(reddish, [true, true, false, false]);
+      assertEquals([frames[0].picture.width, frames[0].picture.height], [96, 64]);
+      const samples = sound!.samples;
+      assert(Math.abs(samples.length - 32_000) < 1200, `${samples.length} samples`);
+      let crossings = 0;
+      for (let i = 8001; i < 24_000; i++) if (samples[i - 1] < 0 && samples[i] >= 0) crossings++;
+      assert(Math.abs(crossings - 1000) <= 2, `${crossings} periods in a second`);
+    }
+    const bytes = Deno.readFileSync(path);
+    const error = await assertRejects(() => framesOf(bytes.subarray(0, 600), 4), MediaError);
+    assertEquals(error.code, "media_damaged");
+    await Deno.remove(folder, { recursive: true });
+  },
+});
