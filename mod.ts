@@ -41,6 +41,15 @@ export type {
   VisionPatchesConfig,
   VisionTowerConfig,
 } from "./src/checkpoint/config_media.ts";
+export type {
+  AudioInput,
+  ImageInput,
+  MediaSource,
+  RawPixels,
+  RawSamples,
+  VideoFrames,
+  VideoInput,
+} from "./src/media/inputs.ts";
 export type { Quantization } from "./src/checkpoint/quantization.ts";
 export type { GgufType } from "./src/checkpoint/gguf_types.ts";
 export type { AffineBits, AffineGroupSize, Format } from "./src/checkpoint/tensor.ts";

@@ -1,15 +1,16 @@
 /** Chat messages and tools as callers give them, their checks, and their preparation for a template. */
 
 import { InvalidArgument } from "../errors.ts";
+import type { AudioInput, ImageInput, VideoInput } from "../media/inputs.ts";
 import type { Warning } from "../warning.ts";
 import { toolCallsForTemplate } from "./tool_history.ts";
 
 /** A part of a message. Media are paths, URLs, Blobs, bytes, or raw pixels or samples. */
 export type ContentPart =
   | { type: "text"; text: string }
-  | { type: "image"; image: unknown }
-  | { type: "audio"; audio: unknown }
-  | { type: "video"; video: unknown };
+  | { type: "image"; image: ImageInput }
+  | { type: "audio"; audio: AudioInput }
+  | { type: "video"; video: VideoInput };
 
 /** A call that a model made. */
 export interface ToolCall {

@@ -1,6 +1,7 @@
 /** The public types: what `load` takes and gives. */
 import type { ContentPart, Message, Tool, ToolCall } from "../chat/messages.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
+import type { AudioInput, ImageInput } from "../media/inputs.ts";
 import type { MarkbaseError } from "../errors.ts";
 import type { ExplainOptions, Explanation } from "../schedule/explain.ts";
 import type { KvFormat } from "../schedule/groups.ts";
@@ -88,12 +89,30 @@ export interface GenerateOptions extends CompleteOptions {
   ignoreEos?: boolean;
 }
 
+/** Media of a prompt that is given as token ids. */
+export interface PromptOptions {
+  /** In the order of their runs of placeholders in the ids; a video takes one run for each frame. */
+  media?: readonly ContentPart[];
+  /** Soft tokens of a picture at most: 70, 140, 280, 560 or 1120. Default: what the checkpoint says. */
+  imageTokens?: number;
+}
+
 /** Options of a chat reply. */
 export interface ChatOptions extends CompleteOptions {
   /** Functions that the model may call. */
   tools?: readonly Tool[];
   /** Let the model think first, where its template knows how. */
   thinking?: boolean;
+  /** Soft tokens of a picture at most: 70, 140, 280, 560 or 1120. Default: what the checkpoint says. */
+  imageTokens?: number;
+}
+
+/** Options of `embedImage` and `embedAudio`. */
+export interface EmbedOptions {
+  /** Soft tokens of a picture at most: 70, 140, 280, 560 or 1120. Default: what the checkpoint says. */
+  imageTokens?: number;
+  /** Ends the work; the promise rejects with the signal's reason. */
+  signal?: AbortSignal;
 }
 
 /** Options of `renderChat`. */
@@ -104,6 +123,12 @@ export interface RenderChatOptions {
   thinking?: boolean;
   /** End with the beginning of the model's turn. Default true. */
   addGenerationPrompt?: boolean;
+}
+
+/** Options of `Session.append`. */
+export interface AppendOptions extends RenderChatOptions, PromptOptions {
+  /** Ends reading and embedding media; the promise rejects with the signal's reason. */
+  signal?: AbortSignal;
 }
 
 /** A token and the natural logarithm of its probability before temperature, penalties and biases. */
@@ -133,6 +158,10 @@ export interface Usage {
   cacheEnd?: "prompt" | "unseen" | "evicted";
   /** Generated tokens, the one that ended the reply included. */
   completionTokens: number;
+  /** Of the prompt's tokens, soft tokens of pictures and frames; absent without any. */
+  imageTokens?: number;
+  /** Of the prompt's tokens, soft tokens of sounds; absent without any. */
+  audioTokens?: number;
 }
 
 /**
@@ -155,6 +184,8 @@ export interface Receipt {
   seed: number;
   /** Token ids of the prompt. */
   promptIds: number[];
+  /** Of a prompt with media: SHA-256 of what the towers took for each run of placeholders; pass the same media to replay. */
+  media?: string[];
 }
 
 /** A finished reply. */
@@ -263,14 +294,27 @@ export interface Model extends Disposable, AsyncDisposable {
   /** The prompt of a conversation as text. Throws `TemplateError` if the checkpoint has no template. */
   renderChat(messages: readonly Message[], options?: RenderChatOptions): string;
   /** Logits at the last `last` (default 1) positions: f32 `last` × vocabulary, row-major, after the soft cap. */
-  logits(ids: ArrayLike<number>, options?: { last?: number; signal?: AbortSignal }): Promise<Float32Array>;
+  logits(
+    ids: ArrayLike<number>,
+    options?: PromptOptions & { last?: number; signal?: AbortSignal },
+  ): Promise<Float32Array>;
   /** Token ids that follow `ids`, the one that ends the reply included. */
-  generate(ids: ArrayLike<number>, options?: GenerateOptions): AsyncGenerator<number, void, undefined>;
+  generate(
+    ids: ArrayLike<number>,
+    options?: GenerateOptions & PromptOptions,
+  ): AsyncGenerator<number, void, undefined>;
   /**
    * States at the last position: the input of layer 0, then the output of each layer before the final norm; layers + 1
    * arrays of hiddenSize.
    */
   hidden(ids: ArrayLike<number>, options?: { signal?: AbortSignal }): Promise<Float32Array[]>;
+  /**
+   * What the model sees of a picture: f32 soft tokens × hiddenSize, row-major, as they replace embeddings. Rejects with
+   * `MarkbaseError` (`no_vision`) where the model has no eyes, `MediaError`, `InvalidArgument` or `MissingPermission`.
+   */
+  embedImage(image: ImageInput, options?: EmbedOptions): Promise<Float32Array>;
+  /** What the model hears of a sound (its first 30 s), as `embedImage`; code `no_audio` where the model has no ears. */
+  embedAudio(audio: AudioInput, options?: EmbedOptions): Promise<Float32Array>;
   /** Answers a conversation. */
   chat(messages: readonly Message[], options?: ChatOptions): Promise<Reply>;
   /** Answers a conversation piece by piece. */
@@ -295,11 +339,13 @@ export interface Model extends Disposable, AsyncDisposable {
 export interface Session extends Disposable, AsyncDisposable {
   /** All tokens so far, appended and generated. */
   readonly ids: readonly number[];
+  /** What was cut or repaired of the media so far. */
+  readonly warnings: readonly Warning[];
   /**
    * Adds token ids, or messages: these are rendered together with all messages before, and the timeline goes back to where
    * the two differ if need be.
    */
-  append(input: ArrayLike<number> | readonly Message[], options?: RenderChatOptions): Promise<void>;
+  append(input: ArrayLike<number> | readonly Message[], options?: AppendOptions): Promise<void>;
   /** Generates token ids and adds them to the timeline. */
   generate(options?: GenerateOptions): AsyncGenerator<number, void, undefined>;
   /** A second timeline that starts with the same tokens and shares their cache. */

@@ -72,7 +72,7 @@ function callOf(request: BatchRequest, common: ChatOptions, index: number): Call
     }
     if ("prompt" in request) {
       const { prompt, ...own } = request;
-      const { tools: _tools, thinking: _thinking, ...rest } = common;
+      const { tools: _tools, thinking: _thinking, imageTokens: _imageTokens, ...rest } = common;
       return (model) => model.complete(prompt, { ...rest, ...own });
     }
   }

@@ -27,6 +27,7 @@ import { openText } from "./open_text.ts";
 import { checkNames, choice, integer, LOAD_OPTIONS, signalOf } from "./options.ts";
 import { hasBlocks, MOST_BLOCK_ROWS } from "./placed.ts";
 import { weightsFingerprint } from "./receipt.ts";
+import { ModelMedia, readProcessor } from "./media.ts";
 import { Towers } from "./towers.ts";
 import { placeWeights } from "./place_weights.ts";
 import { layOutWeights } from "./weights.ts";
@@ -262,6 +263,7 @@ export async function loadWith(
       checkFinite: internals.checkFinite,
     }),
   );
+  const processor = await readProcessor(checkpoint);
   stack.move(); // the model owns all of it now
   return new LoadedModel({
     config,
@@ -288,6 +290,7 @@ export async function loadWith(
     arenaBytes: arenaBytes + softBytes,
     drafter,
     towers,
+    media: new ModelMedia(config, processor, towers),
   });
 }
 

@@ -5,26 +5,22 @@ import type { Message } from "../chat/messages.ts";
 import type { ChatTemplate, RenderedChat } from "../chat/template.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
-import {
-  ContextFull,
-  Disposed,
-  InvalidArgument,
-  MarkbaseError,
-  TemplateError,
-  TokenizerError,
-} from "../errors.ts";
+import { ContextFull, Disposed, InvalidArgument, TemplateError, TokenizerError } from "../errors.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
 import { machineNamed } from "../schedule/machines.ts";
 import { OUTPUT } from "../schedule/text.ts";
 import type { Tokenizer } from "../tokenizer/tokenizer.ts";
+import type { AudioInput, ImageInput } from "../media/inputs.ts";
 import type { Warning } from "../warning.ts";
 import type {
   BatchRequest,
   ChatOptions,
   CompleteOptions,
+  EmbedOptions,
   GenerateOptions,
   MemoryReport,
   Model,
+  PromptOptions,
   Receipt,
   RenderChatOptions,
   Reply,
@@ -43,6 +39,7 @@ import {
   flag,
   GENERATE_OPTIONS,
   integer,
+  PROMPT_OPTIONS,
   RENDER_OPTIONS,
   type Settings,
   settingsOf,
@@ -53,6 +50,8 @@ import { LOGITS_OUTPUT } from "./results.ts";
 import { chatReader, collect, replyParts, textReader } from "./reply.ts";
 import { TimelineSession } from "./session.ts";
 import { StopText } from "./stop_text.ts";
+import { countSoftTokens, type ModelMedia, type SpanAt } from "./media.ts";
+import { checkPlaced, type PlacedMedia, timelineKeys } from "./placed.ts";
 import type { Towers } from "./towers.ts";
 
 /** What a model is made of; it owns device and forward. */
@@ -77,6 +76,7 @@ export interface ModelParts {
   /** bytes of the arenas */ arenaBytes: number;
   /** the drafter network, which the forward owns */ drafter: Drafter | undefined;
   /** its eyes and ears */ towers: Towers;
+  /** what it sees and hears, in prompts */ media: ModelMedia;
 }
 
 /** The `Model` of `api.ts`. */
@@ -118,23 +118,29 @@ export class LoadedModel implements Model {
 
   async logits(
     ids: ArrayLike<number>,
-    options: { last?: number; signal?: AbortSignal } = {},
+    options: PromptOptions & { last?: number; signal?: AbortSignal } = {},
   ): Promise<Float32Array> {
-    checkNames(options, ["last", "signal"]);
+    checkNames(options, ["last", "signal", ...PROMPT_OPTIONS]);
     const signal = signalOf(options.signal);
     const prompt = this.#prompt(ids);
     const last = integer("last", options.last, 1, prompt.length) ?? 1;
     const V = this.config.vocabularySize;
+    const { media } = await this.#place(await this.#spans(prompt, options, signal), signal);
     const logits = new Float32Array(last * V);
     let at = 0;
     const { forward } = this.#parts;
     await this.#onSequence(async (sequence) => {
       sequence.reserve(prompt.length, forward.chunkRows);
-      await forward.prefill(sequence, prompt, { outputs: last, mask: LOGITS_OUTPUT, signal }, (results) => {
-        const rows = results.all(OUTPUT.logits);
-        logits.set(rows, at);
-        at += rows.length;
-      });
+      await forward.prefill(
+        sequence,
+        prompt,
+        { outputs: last, mask: LOGITS_OUTPUT, media, signal },
+        (results) => {
+          const rows = results.all(OUTPUT.logits);
+          logits.set(rows, at);
+          at += rows.length;
+        },
+      );
     });
     return logits;
   }
@@ -143,6 +149,7 @@ export class LoadedModel implements Model {
     checkNames(options, ["signal"]);
     const signal = signalOf(options.signal);
     const prompt = this.#prompt(ids);
+    await this.#spans(prompt, {}, signal); // refuses placeholders
     const last = prompt.pop()!;
     const { forward } = this.#parts;
     return await this.#onSequence(async (sequence) => {
@@ -154,11 +161,25 @@ export class LoadedModel implements Model {
 
   async *generate(
     ids: ArrayLike<number>,
-    options: GenerateOptions = {},
+    options: GenerateOptions & PromptOptions = {},
   ): AsyncGenerator<number, void, undefined> {
-    checkNames(options, GENERATE_OPTIONS);
+    checkNames(options, [...GENERATE_OPTIONS, ...PROMPT_OPTIONS]);
     const settings = this.settings(options);
-    yield* this.idsOf(this.#timeline(this.#prompt(ids)), settings, true);
+    const prompt = this.#prompt(ids);
+    const spans = await this.#spans(prompt, options, settings.signal);
+    yield* this.idsOf(this.#timeline(prompt, await this.#place(spans, settings.signal)), settings, true);
+  }
+
+  async embedImage(image: ImageInput, options: EmbedOptions = {}): Promise<Float32Array> {
+    this.check();
+    checkNames(options, ["imageTokens", "signal"]);
+    return await this.media.embedImage(image, { ...options, signal: signalOf(options.signal) });
+  }
+
+  async embedAudio(audio: AudioInput, options: EmbedOptions = {}): Promise<Float32Array> {
+    this.check();
+    checkNames(options, ["imageTokens", "signal"]);
+    return await this.media.embedAudio(audio, { ...options, signal: signalOf(options.signal) });
   }
 
   async chat(messages: readonly Message[], options: ChatOptions = {}): Promise<Reply> {
@@ -172,8 +193,11 @@ export class LoadedModel implements Model {
     checkNames(options, CHAT_OPTIONS);
     const settings = this.settings(options);
     const rendered = this.render(messages, options);
-    const prompt = this.tokenizer.encodeSegments(rendered.segments);
-    yield* this.#replyTo(prompt, settings, chatReader(this.tokenizer), rendered.warnings);
+    const { imageTokens } = options;
+    const prepared = await this.media.prepare(rendered.media, { imageTokens, signal: settings.signal });
+    const { ids, spans } = this.media.expand(rendered.segments, prepared, this.tokenizer);
+    const warnings = [...rendered.warnings, ...prepared.flatMap((medium) => medium.warnings)];
+    yield* this.#replyTo(ids, settings, chatReader(this.tokenizer), warnings, spans);
   }
 
   async complete(text: string, options: CompleteOptions = {}): Promise<Reply> {
@@ -256,7 +280,7 @@ export class LoadedModel implements Model {
   /** The parts that a session works with. */
   get engine(): Pick<
     ModelParts,
-    "forward" | "towers" | "weights" | "fingerprint" | "kvFormat" | "contextLength"
+    "forward" | "towers" | "media" | "weights" | "fingerprint" | "kvFormat" | "contextLength"
   > {
     return this.#parts;
   }
@@ -270,9 +294,15 @@ export class LoadedModel implements Model {
     return settings;
   }
 
-  /** A rendered conversation. Throws for media, which this version does not take. */
+  /** Pictures and sounds of prompts. */
+  get media(): ModelMedia {
+    return this.#parts.media;
+  }
+
+  /** A rendered conversation. Throws `MarkbaseError` for media that the model does not take. */
   render(messages: readonly Message[], options: RenderChatOptions): RenderedChat {
     this.check();
+    this.media.checkMessages(messages);
     const { template, source } = this.#parts;
     void this.tokenizer;
     if (template === undefined) {
@@ -284,14 +314,7 @@ export class LoadedModel implements Model {
     const { tools } = options;
     const thinking = flag("thinking", options.thinking);
     const addGenerationPrompt = flag("addGenerationPrompt", options.addGenerationPrompt);
-    const rendered = template.render(messages, { tools, thinking, addGenerationPrompt });
-    if (rendered.media.length > 0) {
-      throw new MarkbaseError(
-        "unsupported",
-        `The messages hold ${rendered.media[0].type} parts, which this version cannot read. Leave them out.`,
-      );
-    }
-    return rendered;
+    return template.render(messages, { tools, thinking, addGenerationPrompt });
   }
 
   /** Draws ids from a timeline; the timeline is given back (`owned`) or kept at the end. */
@@ -314,16 +337,22 @@ export class LoadedModel implements Model {
     settings: Settings,
     reader: ReturnType<typeof chatReader>,
     warnings: readonly Warning[],
+    spans: readonly SpanAt[] = [],
   ): AsyncGenerator<StreamPart, void, undefined> {
     const { contextLength } = this.#parts;
     if (prompt.length >= contextLength) throw new ContextFull(prompt.length + 1, contextLength);
+    const timeline = this.#timeline(prompt, await this.#place(spans, settings.signal));
     const generation: GenerationFacts = { cachedTokens: 0 };
-    const draws = this.#draws(this.#timeline(prompt), settings, true, generation);
+    const draws = this.#draws(timeline, settings, true, generation);
     yield* replyParts(draws, reader, settings.stop, {
       promptTokens: prompt.length,
+      softTokens: countSoftTokens(spans),
       generation,
       warnings: [...this.warnings, ...warnings],
-      receipt: this.#receipt(settings.seed, prompt),
+      receipt: {
+        ...this.#receipt(settings.seed, prompt),
+        ...(spans.length > 0 ? { media: spans.map(({ span }) => span.key) } : {}),
+      },
       contextLength,
     });
   }
@@ -366,8 +395,28 @@ export class LoadedModel implements Model {
   }
 
   /** A timeline of prompt tokens; it resumes from the prefix cache when it begins. */
-  #timeline(ids: number[]): Timeline {
-    return { ids, sequence: this.#parts.forward.sequence(), drawn: false };
+  #timeline(ids: number[], { media }: { media?: PlacedMedia[] }): Timeline {
+    const timeline: Timeline = { ids, sequence: this.#parts.forward.sequence(), drawn: false };
+    if (media === undefined) return timeline;
+    checkPlaced(media, ids.length, this.config);
+    return { ...timeline, media, keys: timelineKeys(ids, media) };
+  }
+
+  /** Media at the placeholders of ids. Throws where they do not agree. */
+  async #spans(
+    ids: readonly number[],
+    { media = [], imageTokens }: PromptOptions,
+    signal: AbortSignal | undefined,
+  ): Promise<SpanAt[]> {
+    return this.media.atRuns(ids, await this.media.prepare(media, { imageTokens, signal }));
+  }
+
+  /** Soft tokens of spans; nothing for none. */
+  async #place(
+    spans: readonly SpanAt[],
+    signal: AbortSignal | undefined,
+  ): Promise<{ media?: PlacedMedia[] }> {
+    return spans.length > 0 ? { media: await this.media.place(spans, signal) } : {};
   }
 
   /** Checked prompt ids. */

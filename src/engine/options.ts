@@ -34,9 +34,13 @@ export const COMPLETE_OPTIONS: readonly string[] = [
 /** Names of `GenerateOptions`. */
 export const GENERATE_OPTIONS: readonly string[] = [...COMPLETE_OPTIONS, "ignoreEos"];
 /** Names of `ChatOptions`. */
-export const CHAT_OPTIONS: readonly string[] = [...COMPLETE_OPTIONS, "tools", "thinking"];
+export const CHAT_OPTIONS: readonly string[] = [...COMPLETE_OPTIONS, "tools", "thinking", "imageTokens"];
+/** Names of `PromptOptions`. */
+export const PROMPT_OPTIONS: readonly string[] = ["media", "imageTokens"];
 /** Names of `RenderChatOptions`. */
 export const RENDER_OPTIONS: readonly string[] = ["tools", "thinking", "addGenerationPrompt"];
+/** Names of `AppendOptions`. */
+export const APPEND_OPTIONS: readonly string[] = [...RENDER_OPTIONS, ...PROMPT_OPTIONS, "signal"];
 /** Names of `LoadOptions`. */
 export const LOAD_OPTIONS: readonly string[] = [
   "device",

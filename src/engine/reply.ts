@@ -3,7 +3,7 @@ import type { ToolCall } from "../chat/messages.ts";
 import { ReplyParser } from "../chat/reply.ts";
 import type { Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
-import type { GeneratedLogprob, Receipt, Reply, StreamPart } from "./api.ts";
+import type { GeneratedLogprob, Receipt, Reply, StreamPart, Usage } from "./api.ts";
 import type { Draw } from "./draw.ts";
 import type { GenerationFacts } from "./generation.ts";
 import { StopText } from "./stop_text.ts";
@@ -11,6 +11,7 @@ import { StopText } from "./stop_text.ts";
 /** What a reply reports beside its content. */
 export interface ReplyFacts {
   promptTokens: number;
+  /** soft tokens among them */ softTokens?: Pick<Usage, "imageTokens" | "audioTokens">;
   /** filled in by the first draw */ generation: GenerationFacts;
   /** from rendering and loading */ warnings: readonly Warning[];
   receipt: Receipt;
@@ -110,7 +111,13 @@ export async function* replyParts(
     thinking,
     toolCalls,
     finishReason,
-    usage: { promptTokens, cachedTokens, ...(cacheEnd ? { cacheEnd } : {}), completionTokens },
+    usage: {
+      promptTokens,
+      cachedTokens,
+      ...(cacheEnd ? { cacheEnd } : {}),
+      ...facts.softTokens,
+      completionTokens,
+    },
     warnings,
     receipt,
     ...(speculation ? { speculation } : {}),

@@ -1,17 +1,23 @@
 /** A session: one timeline of tokens, synced to what is appended and grown by what is generated. */
-import type { Message } from "../chat/messages.ts";
+import type { ContentPart, Message } from "../chat/messages.ts";
 import { ContextFull, Disposed, InvalidArgument } from "../errors.ts";
-import type { GenerateOptions, RenderChatOptions, Session } from "./api.ts";
+import type { PreparedMedia } from "../media/prepare.ts";
+import type { Warning } from "../warning.ts";
+import type { AppendOptions, GenerateOptions, RenderChatOptions, Session } from "./api.ts";
 import type { Timeline } from "./generation.ts";
 import type { LoadedModel } from "./model.ts";
-import { checkNames, GENERATE_OPTIONS, RENDER_OPTIONS, tokenIds } from "./options.ts";
+import type { SpanAt } from "./media.ts";
+import { APPEND_OPTIONS, checkNames, GENERATE_OPTIONS, signalOf, tokenIds } from "./options.ts";
+import { checkPlaced, timelineKeys } from "./placed.ts";
 import { chatReader } from "./reply.ts";
-import { readSession, writeSession } from "./session_file.ts";
+import { readSpans, saveSpans } from "./saved_media.ts";
+import { damaged, readSession, writeSession } from "./session_file.ts";
 
 /** What a session holds beside its timeline. */
 interface Conversation {
   /** tokens before the first message */ base: number;
-  messages: Message[];
+  /** media parts without what they hold */ messages: Message[];
+  /** media of the messages, in order */ media: PreparedMedia[];
   options: RenderChatOptions;
   /** tokens before the reply to the last message; what follows was generated */ replyStart: number;
 }
@@ -21,6 +27,8 @@ export class TimelineSession implements Session {
   readonly #model: LoadedModel;
   readonly #onDispose: () => void;
   #timeline: Timeline;
+  /** the media of the timeline */ #spans: readonly SpanAt[] = [];
+  #warnings: Warning[] = [];
   #conversation: Conversation | undefined;
   /** what is under way, for messages */
   #busy: string | undefined;
@@ -32,9 +40,20 @@ export class TimelineSession implements Session {
     if (from === undefined) {
       this.#timeline = { ids: [], sequence: model.engine.forward.sequence(), drawn: false };
     } else {
-      const { ids, sequence, drawn } = from.#timeline;
-      this.#timeline = { ids: [...ids], sequence: sequence.fork(), drawn };
-      this.#conversation = structuredClone(from.#conversation);
+      const { ids, keys, media, sequence, drawn } = from.#timeline;
+      this.#timeline = {
+        ids: [...ids],
+        ...(media ? { keys: [...keys!], media } : {}),
+        sequence: sequence.fork(),
+        drawn,
+      };
+      this.#spans = from.#spans;
+      this.#warnings = [...from.#warnings];
+      const conversation = from.#conversation;
+      if (conversation !== undefined) {
+        const { media, ...rest } = conversation;
+        this.#conversation = { ...structuredClone(rest), media };
+      }
     }
   }
 
@@ -42,18 +61,30 @@ export class TimelineSession implements Session {
     return [...this.#timeline.ids];
   }
 
-  // deno-lint-ignore require-await -- errors must reject
+  get warnings(): readonly Warning[] {
+    return [...this.#warnings];
+  }
+
   async append(
     input: ArrayLike<number> | readonly Message[],
-    options: RenderChatOptions = {},
+    options: AppendOptions = {},
   ): Promise<void> {
     this.#checkIdle();
-    checkNames(options, RENDER_OPTIONS);
+    checkNames(options, APPEND_OPTIONS);
+    const { media, imageTokens, signal: given, ...rendering } = options;
+    const signal = signalOf(given);
     if (typeof input !== "object" || input === null || !(input.length > 0)) {
       throw new InvalidArgument("There is nothing to append. Pass token ids or messages, at least one.");
     }
-    if (typeof input[0] === "object") this.#appendMessages(input as readonly Message[], options);
-    else this.#appendIds(input as ArrayLike<number>);
+    const prepare = (parts: Parameters<LoadedModel["media"]["prepare"]>[0]) =>
+      this.#model.media.prepare(parts, { imageTokens, signal });
+    if (typeof input[0] !== "object") {
+      return await this.#appendIds(input as ArrayLike<number>, media ?? [], prepare, signal);
+    }
+    if (media !== undefined) {
+      throw new InvalidArgument("The option media goes with token ids; messages hold their media as parts.");
+    }
+    await this.#appendMessages(input as readonly Message[], rendering, prepare, signal);
   }
 
   async *generate(options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
@@ -82,8 +113,12 @@ export class TimelineSession implements Session {
     checkPath(path);
     await this.#exclusively("A save", async () => {
       const { ids, sequence, drawn } = this.#timeline;
-      const conversation = this.#conversation ?? null;
-      await writeSession(path, this.#model.engine, sequence, { ids, drawn, conversation });
+      const { media, ...rest } = this.#conversation ?? {};
+      // Of the media the messages say only what they are; all of them lie in the timeline.
+      const counts = media?.map(({ kind, spans }) => ({ kind, spans: spans.length }));
+      const conversation = this.#conversation ? { ...rest, media: counts } : null;
+      const saved = this.#spans.length > 0 ? { media: saveSpans(this.#spans) } : {};
+      await writeSession(path, this.#model.engine, sequence, { ids, drawn, conversation, ...saved });
     });
   }
 
@@ -92,9 +127,24 @@ export class TimelineSession implements Session {
     await this.#exclusively("A restore", async () => {
       const V = this.#model.config.vocabularySize;
       const { state, sequence } = await readSession(path, this.#model.engine, V);
+      let spans: SpanAt[] | undefined;
+      let placed: Pick<Timeline, "keys" | "media">;
+      let conversation: Conversation | undefined;
+      try {
+        spans = await readSpans(state.media ?? [], this.#model.config);
+        if (spans === undefined) throw damaged(path, "its media do not fit the model");
+        placed = await this.#placed(state.ids, spans, undefined);
+        conversation = withMedia(state.conversation, spans);
+        const own = conversation?.media.reduce((sum, medium) => sum + medium.spans.length, 0) ?? 0;
+        const stored = conversation ? spans.filter(({ start }) => start >= conversation!.base).length : 0;
+        if (own !== stored) throw damaged(path, "its messages and their media do not agree");
+      } catch (error) {
+        sequence.dispose();
+        throw error;
+      }
       this.#timeline.sequence.dispose();
-      this.#timeline = { ids: state.ids, sequence, drawn: state.drawn };
-      this.#conversation = (state.conversation ?? undefined) as Conversation | undefined;
+      this.#timeline = { ids: state.ids, ...placed, sequence, drawn: state.drawn };
+      [this.#spans, this.#warnings, this.#conversation] = [spans, [], conversation];
     });
   }
 
@@ -110,16 +160,37 @@ export class TimelineSession implements Session {
     this[Symbol.dispose]();
   }
 
-  #appendIds(input: ArrayLike<number>): void {
+  async #appendIds(
+    input: ArrayLike<number>,
+    parts: readonly ContentPart[],
+    prepare: Prepare,
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
     const { ids } = this.#timeline;
     const { contextLength, config: { vocabularySize } } = this.#model;
-    for (const id of tokenIds(input, { vocabularySize, contextLength, before: ids.length })) ids.push(id);
+    const added = tokenIds(input, { vocabularySize, contextLength, before: ids.length });
+    const media = parts.length === 0 ? [] : await this.#busyWith("An append", () => prepare(parts));
+    const spans = this.#model.media.atRuns(added, media, ids.length);
+    if (spans.length > 0) {
+      const all = [...this.#spans, ...spans];
+      const wanted = [...ids, ...added];
+      const placed = await this.#busyWith("An append", () => this.#placed(wanted, all, signal));
+      Object.assign(this.#timeline, placed);
+      this.#spans = all;
+      this.#warnings.push(...media.flatMap(({ warnings }) => warnings));
+    } else this.#timeline.keys?.push(...added);
+    for (const id of added) ids.push(id);
     this.#timeline.drawn = false;
     this.#conversation = undefined; // later messages begin a new conversation after these ids
   }
 
   /** Renders the whole conversation and goes back to where it differs from the timeline. */
-  #appendMessages(added: readonly Message[], options: RenderChatOptions): void {
+  async #appendMessages(
+    added: readonly Message[],
+    options: RenderChatOptions,
+    prepare: Prepare,
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
     const { ids } = this.#timeline;
     const before = this.#conversation;
     const base = before?.base ?? ids.length;
@@ -129,29 +200,64 @@ export class TimelineSession implements Session {
     }
     const effective = { ...before?.options, ...options };
     const rendered = this.#model.render([...earlier, ...added], effective);
-    const wanted = [...ids.slice(0, base), ...this.#model.tokenizer.encodeSegments(rendered.segments)];
+    // Copies: what the caller does to its objects later must not change the past.
+    const messages = [...earlier, ...structuredClone(added.map(withoutMedia))];
+    const known = before?.media ?? [];
+    const parts = rendered.media.slice(known.length);
+    const fresh = parts.length === 0 ? [] : await this.#busyWith("An append", () => prepare(parts));
+    const media = [...known, ...fresh];
+    const expanded = this.#model.media.expand(rendered.segments, media, this.#model.tokenizer);
+    const wanted = [...ids.slice(0, base), ...expanded.ids];
+    const spans = [
+      ...this.#spans.filter(({ start }) => start < base),
+      ...expanded.spans.map(({ start, span }) => ({ start: start + base, span })),
+    ];
     const { contextLength } = this.#model;
     if (wanted.length > contextLength) throw new ContextFull(wanted.length, contextLength);
-    let shared = 0;
-    while (shared < ids.length && shared < wanted.length && ids[shared] === wanted[shared]) shared++;
-    this.#goBack(wanted, Math.min(shared, wanted.length - 1));
+    const placed = spans.length === 0
+      ? {}
+      : await this.#busyWith("An append", () => this.#placed(wanted, spans, signal));
+    this.#goBack(wanted, placed);
+    this.#spans = spans;
+    this.#warnings.push(...fresh.flatMap(({ warnings }) => warnings));
     const { addGenerationPrompt: _once, ...kept } = effective;
-    // Copies: what the caller does to its objects later must not change the past.
-    const messages = [...earlier, ...structuredClone(added)];
-    this.#conversation = { base, messages, options: structuredClone(kept), replyStart: wanted.length };
+    this.#conversation = {
+      base,
+      messages,
+      media,
+      options: structuredClone(kept),
+      replyStart: wanted.length,
+    };
   }
 
-  /** Makes `ids` the timeline; its first `shared` tokens are those of the present one. */
-  #goBack(ids: number[], shared: number): void {
+  /** Makes `ids` with their media the timeline, as much of the cache as it shares with the present one kept. */
+  #goBack(ids: number[], placed: Pick<Timeline, "keys" | "media">): void {
+    const { forward } = this.#model.engine;
     let { sequence } = this.#timeline;
+    const present = this.#timeline.keys ?? this.#timeline.ids, wanted = placed.keys ?? ids;
+    let shared = 0;
+    while (shared < present.length && shared < wanted.length && present[shared] === wanted[shared]) shared++;
+    shared = forward.cut(placed.media)(Math.min(shared, wanted.length - 1));
     if (shared < sequence.length) {
       if (sequence.canTruncate(shared)) sequence.truncate(shared);
       else {
         sequence.dispose();
-        sequence = this.#model.engine.forward.sequence(); // which resumes from the prefix cache
+        sequence = forward.sequence(); // which resumes from the prefix cache
       }
     }
-    this.#timeline = { ids, sequence, drawn: false };
+    this.#timeline = { ids, ...placed, sequence, drawn: false };
+  }
+
+  /** Spans as the timeline holds them; nothing for none. */
+  async #placed(
+    ids: readonly number[],
+    spans: readonly SpanAt[],
+    signal: AbortSignal | undefined,
+  ): Promise<Pick<Timeline, "keys" | "media">> {
+    if (spans.length === 0) return {};
+    const media = await this.#model.media.place(spans, signal);
+    checkPlaced(media, ids.length, this.#model.config);
+    return { media, keys: timelineKeys(ids, media) };
   }
 
   /** The message that generated tokens make. */
@@ -168,9 +274,15 @@ export class TimelineSession implements Session {
 
   async #exclusively(what: string, work: () => Promise<void>): Promise<void> {
     this.#checkIdle();
+    await this.#busyWith(what, work);
+  }
+
+  async #busyWith<T>(what: string, work: () => Promise<T>): Promise<T> {
     this.#busy = what;
     try {
-      await work();
+      const result = await work();
+      if (what === "An append") this.#checkOpen(); // it may have been disposed meanwhile
+      return result;
     } finally {
       this.#busy = undefined;
       if (this.#disposed) this.#timeline.sequence.dispose();
@@ -189,6 +301,33 @@ export class TimelineSession implements Session {
       `${this.#busy} of this session is under way. Await or end it first, or fork the session.`,
     );
   }
+}
+
+type Prepare = (parts: readonly ContentPart[]) => Promise<PreparedMedia[]>;
+
+/** A message whose media parts say only what they are: files may change, and what they held is kept by the timeline. */
+function withoutMedia(message: Message): Message {
+  if (!Array.isArray(message.content)) return message;
+  const content = message.content.map((part) =>
+    part.type === "text" ? part : { type: part.type } as ContentPart
+  );
+  return { ...message, content };
+}
+
+/** A saved conversation with the spans of its timeline, the last of which are its own. */
+function withMedia(saved: unknown, spans: readonly SpanAt[]): Conversation | undefined {
+  if (saved === null || saved === undefined) return undefined;
+  const { media: counts = [], ...rest } = saved as Omit<Conversation, "media"> & {
+    media?: { kind: PreparedMedia["kind"]; spans: number }[];
+  };
+  const own = spans.filter(({ start }) => start >= rest.base);
+  let next = 0;
+  const media = counts.map(({ kind, spans: count }) => ({
+    kind,
+    spans: own.slice(next, next += count).map(({ span }) => span),
+    warnings: [],
+  }));
+  return { ...rest, media };
 }
 
 function checkPath(path: string): void {

@@ -14,6 +14,7 @@ export interface SessionState {
   ids: number[];
   drawn: boolean;
   conversation: unknown;
+  /** see `saved_media.ts` */ media?: unknown;
 }
 
 interface Header extends SessionState {
@@ -127,8 +128,8 @@ export async function readSession(
     throw error;
   }
   sequence.unreserve();
-  const { ids, drawn, conversation } = header;
-  return { state: { ids, drawn, conversation }, sequence };
+  const { ids, drawn, conversation, media } = header;
+  return { state: { ids, drawn, conversation, media }, sequence };
 }
 
 function parse(bytes: Uint8Array, path: string, vocabularySize: number): Header {
@@ -211,7 +212,8 @@ function unreadable(path: string, cause: unknown): SessionError {
   return new SessionError("session_unreadable", `${path} cannot be read: ${reason}.`, { cause });
 }
 
-function damaged(path: string, what: string, cause?: unknown): SessionError {
+/** The error for a file that cannot be restored. */
+export function damaged(path: string, what: string, cause?: unknown): SessionError {
   return new SessionError("session_damaged", `${path} cannot be restored: ${what}. Save the session again.`, {
     cause,
   });

@@ -428,11 +428,11 @@ Deno.test("text that spells control tokens, in messages and in completions, adds
   assertEquals(count((await model.complete(attack, { maxTokens: 1 })).receipt.promptIds), 1);
 });
 
-Deno.test("media parts are refused with a typed error rather than ignored", async () => {
-  await using model = await load("tiny");
+Deno.test("media of a model that cannot see are refused with a typed error rather than ignored", async () => {
+  await using model = await load(fixtureModel("e2b")!);
   const messages: Message[] = [{ role: "user", content: [{ type: "image", image: "a.png" }] }];
   const error = await assertRejects(() => model.chat(messages), MarkbaseError);
-  assertEquals(error.code, "unsupported");
+  assertEquals(error.code, "no_vision");
 });
 
 Deno.test("a checkpoint without tokenizer files loads; only its text calls fail, with a typed error", async () => {
