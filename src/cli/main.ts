@@ -5,6 +5,7 @@ import * as doctor from "./doctor.ts";
 import * as explain from "./explain.ts";
 import * as generate from "./generate.ts";
 import * as hub from "./pull.ts";
+import * as quantize from "./quantize.ts";
 
 interface Command {
   summary: string;
@@ -15,6 +16,7 @@ interface Command {
 const commands: Record<string, Command> = {
   chat: { summary: "talk with a model in the terminal", help: chat.help, run: chat.chat },
   generate: { summary: "answer one prompt", help: generate.help, run: generate.generate },
+  quantize: { summary: "a smaller copy of a model", help: quantize.help, run: quantize.quantize },
   explain: {
     summary: "layers, memory and predicted time of a model",
     help: explain.help,

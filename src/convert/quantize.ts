@@ -1,0 +1,372 @@
+/** `quantize`: from an unquantised checkpoint or a GGUF file to one in the MLX format, tensor by tensor. */
+import { parseConfig } from "../checkpoint/config.ts";
+import { type Checkpoint, openCheckpoint } from "../checkpoint/open.ts";
+import type { WeightTensor } from "../checkpoint/tensor.ts";
+import { load } from "../engine/load.ts";
+import type { Progress } from "../engine/api.ts";
+import { InvalidArgument } from "../errors.ts";
+import { localSource } from "../hub/source.ts";
+import { type AffineFormat, toBf16 } from "./affine.ts";
+import { type Divergence, divergence } from "./divergence.ts";
+import { QuantizePool } from "./pool.ts";
+import type { Recipe } from "./recipe.ts";
+import { reportText } from "./report.ts";
+import { RowReader } from "./rows.ts";
+import { type InputStatistics, inputStatistics } from "./statistics.ts";
+import { type Output, type Part, planOutputs } from "./tensors.ts";
+import { type Samples, samplesFor } from "./texts.ts";
+import { textFiles } from "./text_files.ts";
+import { type Declared, FolderWriter, sizeOfDeclared } from "./writer.ts";
+
+/** How to convert. */
+export interface QuantizeOptions {
+  /** for modules that the recipe does not treat otherwise */ base: AffineFormat;
+  recipe: Recipe;
+  /** for the report, such as "mixed_4_6" */ recipeName: string;
+  /** choose scales by a search on calibration texts */ search: boolean;
+  /** texts of the user's own */ text?: { name: string; content: string };
+  /** compare with the original at the end */ measure: boolean;
+  cache?: string;
+  /** largest file in bytes; for tests */ shardBytes?: number;
+  /** threads that quantise; 0 is the caller's own. Default: one for each core, none for small models */ threads?:
+    number;
+  onProgress?: (progress: Progress) => void;
+  signal?: AbortSignal;
+}
+
+/** What came out. */
+export interface Quantized {
+  folder: string;
+  recipe: string;
+  /** of all weights, before and after */ sourceBytes: number;
+  bytes: number;
+  /** bits of an average text weight, scales and biases included */ bitsPerWeight: number;
+  searched: boolean;
+  /** null where it was not measured */ divergence: Divergence | null;
+  /** texts that it was measured on; null where there is no tokenizer */ measuredOn: string | null;
+  /** files of the model beside its weights that are missing, and other things to know */ notes: string[];
+}
+
+/** Numbers of one block of rows; what is in memory at a time is a small multiple of it. */
+const BLOCK_NUMBERS = 2 ** 20;
+/** A model that is done before threads would have started. */
+const SMALL_NUMBERS = 2 ** 24;
+
+/**
+ * Converts `source` into the folder `out`, which must not exist and appears complete or not at all. Rejects with
+ * `InvalidArgument`, and otherwise like `load`.
+ */
+export async function quantize(
+  source: string | URL,
+  out: string,
+  options: QuantizeOptions,
+): Promise<Quantized> {
+  const { signal, cache, onProgress } = options;
+  const local = await localSource(source, {
+    cache,
+    signal,
+    onProgress: onProgress && ((completed, total) => onProgress({ stage: "download", completed, total })),
+  });
+  const checkpoint = await openCheckpoint(local.path);
+  refuseUnsuitable(checkpoint, String(source));
+  await checkpoint.checkFinite();
+  const config = checkpoint.rawConfig;
+  const normOffset = parseConfig(config, null).normWeightOffset;
+  const { outputs, overrides } = planOutputs(checkpoint, options.recipe, options.base, normOffset);
+  const samples = options.search || options.measure
+    ? await samplesFor(checkpoint, options.text, signal)
+    : null;
+  const notes = local.warnings.map(({ message }) => message);
+  const statistics = options.search ? await gather(checkpoint, samples, options) : null;
+
+  const declared = outputs.flatMap(declarationsOf);
+  await using writer = await FolderWriter.create(out, declared, options.shardBytes);
+  await writeWeights(writer, checkpoint, outputs, statistics, options);
+  await writer.closeWeights();
+  await writer.file(
+    "config.json",
+    JSON.stringify({ ...config, ...quantizationEntries(options.base, overrides) }, null, 2) + "\n",
+  );
+  const text = await textFiles(checkpoint);
+  for (const [name, content] of text.files) await writer.file(name, content);
+  notes.push(...text.notes);
+
+  const measured = options.measure && samples !== null
+    ? await measure(local.path, writer.workFolder, samples, options)
+    : null;
+  if (options.measure && samples === null) {
+    notes.push("The divergence was not measured, since there is no tokenizer.");
+  }
+  const result: Quantized = {
+    folder: writer.folder,
+    recipe: options.recipeName,
+    sourceBytes: checkpoint.files.reduce((sum, { size }) => sum + size, 0),
+    bytes: declared.reduce((sum, tensor) => sum + sizeOfDeclared(tensor), 0),
+    bitsPerWeight: bitsPerWeight(outputs),
+    searched: statistics !== null,
+    divergence: measured,
+    measuredOn: measured === null ? null : samples!.from,
+    notes,
+  };
+  await writer.file("README.md", reportText(result, String(source), options.base));
+  await writer.finish();
+  return result;
+}
+
+function refuseUnsuitable({ config }: Checkpoint, source: string): void {
+  if (config.drafter !== null) {
+    throw new InvalidArgument(`${source} is a drafter, which is small already. Use it as it is.`);
+  }
+  if (config.quantization === null) return;
+  throw new InvalidArgument(`${source} is quantised already. Convert the checkpoint that it was made from.`);
+}
+
+async function gather(
+  checkpoint: Checkpoint,
+  samples: Samples | null,
+  { cache, signal, onProgress }: QuantizeOptions,
+): Promise<InputStatistics> {
+  if (samples === null) {
+    throw new InvalidArgument(
+      "The search needs texts, and the checkpoint has no tokenizer. Add tokenizer.json.",
+    );
+  }
+  return await inputStatistics(checkpoint, samples.calibration, {
+    cache,
+    signal,
+    onProgress: onProgress && ((completed, total) => onProgress({ stage: "calibrate", completed, total })),
+  });
+}
+
+async function measure(
+  original: string,
+  conversion: string,
+  samples: Samples,
+  { cache, signal, onProgress }: QuantizeOptions,
+): Promise<Divergence> {
+  const contextLength = Math.max(...samples.held.map((ids) => ids.length)) + 1;
+  const common = { device: "cpu", precision: "exact", kvCache: "f32", contextLength, cache, signal } as const;
+  await using a = await load(original, common);
+  await using b = await load(conversion, common);
+  return await divergence(a, b, samples.held, {
+    signal,
+    onProgress: onProgress && ((completed, total) => onProgress({ stage: "measure", completed, total })),
+  });
+}
+
+async function writeWeights(
+  writer: FolderWriter,
+  checkpoint: Checkpoint,
+  outputs: readonly Output[],
+  statistics: InputStatistics | null,
+  { signal, onProgress, threads }: QuantizeOptions,
+): Promise<void> {
+  const total = outputs.reduce((sum, output) => sum + numbersOf(output), 0);
+  using reader = new RowReader(checkpoint);
+  using pool = new QuantizePool(
+    threads ?? (total < SMALL_NUMBERS ? 0 : Math.min(16, navigator.hardwareConcurrency)),
+  );
+  let done = 0;
+  // Blocks that are being quantised, in order; one at a time is written.
+  const pending: Promise<{ numbers: number; write(): Promise<void> }>[] = [];
+  const writeOne = async () => {
+    const { numbers, write } = await pending[0];
+    pending.shift();
+    await write();
+    signal?.throwIfAborted();
+    onProgress?.({ stage: "quantize", completed: done += numbers, total });
+  };
+  try {
+    for (const output of outputs) {
+      for await (const block of blocksOf(writer, reader, pool, output, statistics)) {
+        pending.push(block.work);
+        while (pending.length > pool.threads) await writeOne();
+        await new Promise((resolve) => setTimeout(resolve, 0)); // timers and signals have their turn
+      }
+    }
+    while (pending.length > 0) await writeOne();
+  } finally {
+    for (const block of pending) block.catch(() => {}); // the first failure is on its way already
+  }
+}
+
+/** A piece of an output: numbers that are being prepared, and how to write them. */
+interface Block {
+  work: Promise<{ numbers: number; write(): Promise<void> }>;
+}
+
+/** The pieces of one output, read one after the other. */
+async function* blocksOf(
+  writer: FolderWriter,
+  reader: RowReader,
+  pool: QuantizePool,
+  output: Output,
+  statistics: InputStatistics | null,
+): AsyncGenerator<Block, void, undefined> {
+  const ready = (numbers: number, name: string, at: number, bytes: ArrayBufferView<ArrayBuffer>): Block => ({
+    work: Promise.resolve({ numbers, write: () => writer.write(name, at, bytes) }),
+  });
+  if (output.kind === "vector") {
+    yield ready(output.weight.shape[0], output.name, 0, await vectorOf(reader, output));
+    return;
+  }
+  if (output.kind === "copied") {
+    for await (const { at, bytes, numbers } of stored(reader, output)) {
+      yield ready(numbers, output.name, at, bytes);
+    }
+    return;
+  }
+  const { part, shape } = output;
+  const columns = shape.at(-1)!;
+  // Matrices that no text was multiplied with, such as tables, are searched with all columns alike.
+  const importance = statistics === null ? undefined : statistics.get(part.weight) ?? null;
+  for await (const { values, at } of blocks(reader, part, columns)) {
+    const numbers = values.length;
+    if (output.kind === "rounded") {
+      yield ready(numbers, output.name, at * columns * 2, Uint16Array.from(values, toBf16));
+      continue;
+    }
+    const { module, format } = output;
+    const { bits, groupSize } = format;
+    yield {
+      work: pool.run({ values, columns, format, importance }).then(({ words, scales, biases }) => ({
+        numbers,
+        async write() {
+          await writer.write(`${module}.weight`, at * columns * bits / 8, words);
+          await writer.write(`${module}.scales`, at * columns / groupSize * 2, scales);
+          await writer.write(`${module}.biases`, at * columns / groupSize * 2, biases);
+        },
+      })),
+    };
+  }
+}
+
+/** The rows of a part, f32, block by block; `at` counts rows of the part. */
+async function* blocks(
+  reader: RowReader,
+  { weight, first, count, stride }: Part,
+  columns: number,
+): AsyncGenerator<{ values: Float32Array<ArrayBuffer>; at: number }, void, undefined> {
+  const rows = weight.shape.slice(0, -1).reduce((product, size) => product * size, 1);
+  const most = Math.max(1, Math.floor(BLOCK_NUMBERS / columns));
+  let at = 0;
+  for (let start = first; start < rows; start += stride) {
+    for (let row = 0; row < count; row += most) {
+      const own = Math.min(most, count - row);
+      yield { values: await reader.rows(weight, start + row, own), at };
+      at += own;
+    }
+  }
+}
+
+async function vectorOf(
+  reader: RowReader,
+  { weight, shift }: Extract<Output, { kind: "vector" }>,
+): Promise<ArrayBufferView<ArrayBuffer>> {
+  if (shift === 0) return await reader.bytes(weight.parts.data);
+  const values = await reader.rows({ ...weight, addend: undefined, shape: [1, weight.shape[0]] }, 0, 1);
+  return values.map((value) => value + shift);
+}
+
+/** The bytes of a tensor as they are, or with its channels last. */
+async function* stored(
+  reader: RowReader,
+  { tensor: { data, shape }, channelsLast }: Extract<Output, { kind: "copied" }>,
+): AsyncGenerator<{ at: number; bytes: Uint8Array<ArrayBuffer>; numbers: number }, void, undefined> {
+  const size = data.length / Math.max(1, shape.reduce((product, n) => product * n, 1));
+  if (channelsLast) {
+    yield { at: 0, bytes: turned(await reader.bytes(data), shape, size), numbers: data.length / size };
+    return;
+  }
+  for (let at = 0; at < data.length; at += BLOCK_NUMBERS) {
+    const length = Math.min(BLOCK_NUMBERS, data.length - at);
+    const bytes = await reader.bytes({ ...data, offset: data.offset + at, length });
+    yield { at, bytes, numbers: length / size };
+  }
+}
+
+/** From [C', C, …] to [C', …, C], elements of `size` bytes. */
+function turned(
+  bytes: Uint8Array<ArrayBuffer>,
+  shape: readonly number[],
+  size: number,
+): Uint8Array<ArrayBuffer> {
+  const [outputs, channels] = shape;
+  const inner = shape.slice(2).reduce((product, n) => product * n, 1);
+  const result = new Uint8Array(bytes.length);
+  for (let o = 0; o < outputs; o++) {
+    for (let c = 0; c < channels; c++) {
+      for (let i = 0; i < inner; i++) {
+        const from = ((o * channels + c) * inner + i) * size, to = ((o * inner + i) * channels + c) * size;
+        result.set(bytes.subarray(from, from + size), to);
+      }
+    }
+  }
+  return result;
+}
+
+function declarationsOf(output: Output): Declared[] {
+  switch (output.kind) {
+    case "quantised": {
+      const { module, shape, format: { bits, groupSize } } = output;
+      const rows = shape.slice(0, -1), columns = shape.at(-1)!;
+      return [
+        { name: `${module}.weight`, dtype: "U32", shape: [...rows, columns * bits / 32] },
+        { name: `${module}.scales`, dtype: "BF16", shape: [...rows, columns / groupSize] },
+        { name: `${module}.biases`, dtype: "BF16", shape: [...rows, columns / groupSize] },
+      ];
+    }
+    case "rounded":
+      return [{ name: output.name, dtype: "BF16", shape: output.shape }];
+    case "vector": {
+      const { name, weight: { shape, format }, shift } = output;
+      return [{
+        name,
+        dtype: shift === 0 ? format.kind.toUpperCase() as "BF16" | "F16" | "F32" : "F32",
+        shape,
+      }];
+    }
+    case "copied": {
+      const { name, tensor: { dtype, shape }, channelsLast } = output;
+      const [outputs, channels, ...inner] = shape;
+      return [{
+        name,
+        dtype: dtype as Declared["dtype"],
+        shape: channelsLast ? [outputs, ...inner, channels] : shape,
+      }];
+    }
+  }
+}
+
+function numbersOf(output: Output): number {
+  const shape = output.kind === "vector"
+    ? output.weight.shape
+    : output.kind === "copied"
+    ? output.tensor.shape
+    : output.shape;
+  return shape.reduce((product, size) => product * size, 1);
+}
+
+function bitsPerWeight(outputs: readonly Output[]): number {
+  let bits = 0, numbers = 0;
+  for (const output of outputs) {
+    if (output.kind === "vector" || output.kind === "copied") continue;
+    const count = numbersOf(output);
+    numbers += count;
+    bits += count * (output.kind === "rounded" ? 16 : output.format.bits + 32 / output.format.groupSize);
+  }
+  return bits / numbers;
+}
+
+/** The entries of `config.json`; readers look at one or the other. */
+function quantizationEntries(
+  base: AffineFormat,
+  overrides: Readonly<Record<string, AffineFormat | false>>,
+): Record<string, unknown> {
+  const entry = ({ bits, groupSize }: AffineFormat) => ({ group_size: groupSize, bits, mode: "affine" });
+  const modules = Object.entries(overrides).map((
+    [module, format],
+  ) => [module, format === false ? false : entry(format)]);
+  const quantization = { ...entry(base), ...Object.fromEntries(modules) };
+  return { quantization, quantization_config: quantization };
+}
