@@ -1,19 +1,19 @@
 /** `quantize`: from an unquantised checkpoint or a GGUF file to one in the MLX format, tensor by tensor. */
 import { parseConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint } from "../checkpoint/open.ts";
-import type { WeightTensor } from "../checkpoint/tensor.ts";
 import { load } from "../engine/load.ts";
 import type { Progress } from "../engine/api.ts";
 import { InvalidArgument } from "../errors.ts";
 import { localSource } from "../hub/source.ts";
-import { type AffineFormat, toBf16 } from "./affine.ts";
+import type { AffineFormat } from "./affine.ts";
+import { type Block, blocksOf } from "./blocks.ts";
 import { type Divergence, divergence } from "./divergence.ts";
 import { QuantizePool } from "./pool.ts";
 import type { Recipe } from "./recipe.ts";
 import { reportText } from "./report.ts";
 import { RowReader } from "./rows.ts";
 import { type InputStatistics, inputStatistics } from "./statistics.ts";
-import { type Output, type Part, planOutputs } from "./tensors.ts";
+import { numbersOf, type Output, planOutputs } from "./tensors.ts";
 import { type Samples, samplesFor } from "./texts.ts";
 import { textFiles } from "./text_files.ts";
 import { type Declared, FolderWriter, sizeOfDeclared } from "./writer.ts";
@@ -47,8 +47,6 @@ export interface Quantized {
   /** files of the model beside its weights that are missing, and other things to know */ notes: string[];
 }
 
-/** Numbers of one block of rows; what is in memory at a time is a small multiple of it. */
-const BLOCK_NUMBERS = 2 ** 20;
 /** A model that is done before threads would have started. */
 const SMALL_NUMBERS = 2 ** 24;
 
@@ -159,16 +157,16 @@ async function writeWeights(
   checkpoint: Checkpoint,
   outputs: readonly Output[],
   statistics: InputStatistics | null,
-  { signal, onProgress, threads }: QuantizeOptions,
+  { cache, signal, onProgress, threads }: QuantizeOptions,
 ): Promise<void> {
   const total = outputs.reduce((sum, output) => sum + numbersOf(output), 0);
-  using reader = new RowReader(checkpoint);
+  await using reader = new RowReader(checkpoint, { cache, signal });
   using pool = new QuantizePool(
     threads ?? (total < SMALL_NUMBERS ? 0 : Math.min(16, navigator.hardwareConcurrency)),
   );
   let done = 0;
   // Blocks that are being quantised, in order; one at a time is written.
-  const pending: Promise<{ numbers: number; write(): Promise<void> }>[] = [];
+  const pending: Block["work"][] = [];
   const writeOne = async () => {
     const { numbers, write } = await pending[0];
     pending.shift();
@@ -188,121 +186,6 @@ async function writeWeights(
   } finally {
     for (const block of pending) block.catch(() => {}); // the first failure is on its way already
   }
-}
-
-/** A piece of an output: numbers that are being prepared, and how to write them. */
-interface Block {
-  work: Promise<{ numbers: number; write(): Promise<void> }>;
-}
-
-/** The pieces of one output, read one after the other. */
-async function* blocksOf(
-  writer: FolderWriter,
-  reader: RowReader,
-  pool: QuantizePool,
-  output: Output,
-  statistics: InputStatistics | null,
-): AsyncGenerator<Block, void, undefined> {
-  const ready = (numbers: number, name: string, at: number, bytes: ArrayBufferView<ArrayBuffer>): Block => ({
-    work: Promise.resolve({ numbers, write: () => writer.write(name, at, bytes) }),
-  });
-  if (output.kind === "vector") {
-    yield ready(output.weight.shape[0], output.name, 0, await vectorOf(reader, output));
-    return;
-  }
-  if (output.kind === "copied") {
-    for await (const { at, bytes, numbers } of stored(reader, output)) {
-      yield ready(numbers, output.name, at, bytes);
-    }
-    return;
-  }
-  const { part, shape } = output;
-  const columns = shape.at(-1)!;
-  // Matrices that no text was multiplied with, such as tables, are searched with all columns alike.
-  const importance = statistics === null ? undefined : statistics.get(part.weight) ?? null;
-  for await (const { values, at } of blocks(reader, part, columns)) {
-    const numbers = values.length;
-    if (output.kind === "rounded") {
-      yield ready(numbers, output.name, at * columns * 2, Uint16Array.from(values, toBf16));
-      continue;
-    }
-    const { module, format } = output;
-    const { bits, groupSize } = format;
-    yield {
-      work: pool.run({ values, columns, format, importance }).then(({ words, scales, biases }) => ({
-        numbers,
-        async write() {
-          await writer.write(`${module}.weight`, at * columns * bits / 8, words);
-          await writer.write(`${module}.scales`, at * columns / groupSize * 2, scales);
-          await writer.write(`${module}.biases`, at * columns / groupSize * 2, biases);
-        },
-      })),
-    };
-  }
-}
-
-/** The rows of a part, f32, block by block; `at` counts rows of the part. */
-async function* blocks(
-  reader: RowReader,
-  { weight, first, count, stride }: Part,
-  columns: number,
-): AsyncGenerator<{ values: Float32Array<ArrayBuffer>; at: number }, void, undefined> {
-  const rows = weight.shape.slice(0, -1).reduce((product, size) => product * size, 1);
-  const most = Math.max(1, Math.floor(BLOCK_NUMBERS / columns));
-  let at = 0;
-  for (let start = first; start < rows; start += stride) {
-    for (let row = 0; row < count; row += most) {
-      const own = Math.min(most, count - row);
-      yield { values: await reader.rows(weight, start + row, own), at };
-      at += own;
-    }
-  }
-}
-
-async function vectorOf(
-  reader: RowReader,
-  { weight, shift }: Extract<Output, { kind: "vector" }>,
-): Promise<ArrayBufferView<ArrayBuffer>> {
-  if (shift === 0) return await reader.bytes(weight.parts.data);
-  const values = await reader.rows({ ...weight, addend: undefined, shape: [1, weight.shape[0]] }, 0, 1);
-  return values.map((value) => value + shift);
-}
-
-/** The bytes of a tensor as they are, or with its channels last. */
-async function* stored(
-  reader: RowReader,
-  { tensor: { data, shape }, channelsLast }: Extract<Output, { kind: "copied" }>,
-): AsyncGenerator<{ at: number; bytes: Uint8Array<ArrayBuffer>; numbers: number }, void, undefined> {
-  const size = data.length / Math.max(1, shape.reduce((product, n) => product * n, 1));
-  if (channelsLast) {
-    yield { at: 0, bytes: turned(await reader.bytes(data), shape, size), numbers: data.length / size };
-    return;
-  }
-  for (let at = 0; at < data.length; at += BLOCK_NUMBERS) {
-    const length = Math.min(BLOCK_NUMBERS, data.length - at);
-    const bytes = await reader.bytes({ ...data, offset: data.offset + at, length });
-    yield { at, bytes, numbers: length / size };
-  }
-}
-
-/** From [C', C, …] to [C', …, C], elements of `size` bytes. */
-function turned(
-  bytes: Uint8Array<ArrayBuffer>,
-  shape: readonly number[],
-  size: number,
-): Uint8Array<ArrayBuffer> {
-  const [outputs, channels] = shape;
-  const inner = shape.slice(2).reduce((product, n) => product * n, 1);
-  const result = new Uint8Array(bytes.length);
-  for (let o = 0; o < outputs; o++) {
-    for (let c = 0; c < channels; c++) {
-      for (let i = 0; i < inner; i++) {
-        const from = ((o * channels + c) * inner + i) * size, to = ((o * inner + i) * channels + c) * size;
-        result.set(bytes.subarray(from, from + size), to);
-      }
-    }
-  }
-  return result;
 }
 
 function declarationsOf(output: Output): Declared[] {
@@ -336,15 +219,6 @@ function declarationsOf(output: Output): Declared[] {
       }];
     }
   }
-}
-
-function numbersOf(output: Output): number {
-  const shape = output.kind === "vector"
-    ? output.weight.shape
-    : output.kind === "copied"
-    ? output.tensor.shape
-    : output.shape;
-  return shape.reduce((product, size) => product * size, 1);
 }
 
 function bitsPerWeight(outputs: readonly Output[]): number {

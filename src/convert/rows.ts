@@ -1,66 +1,158 @@
 /** Rows of stored weights as f32 numbers, a few at a time. */
+import type { Buffer } from "../../ffi/buffer.ts";
+import type { Device } from "../../ffi/device.ts";
+import type { Pass } from "../../ffi/pass.ts";
 import { type OpenFile, openFile, readRange } from "../checkpoint/files.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import type { FileRange, WeightTensor } from "../checkpoint/tensor.ts";
-import { dequantizeRow } from "../conformance/oracle/dequantize.ts";
+import { encodeInput } from "../engine/input.ts";
+import { openDevice } from "../engine/open_device.ts";
+import { PlanBuilder } from "../schedule/plan.ts";
+import type { Tensor } from "../schedule/tensor.ts";
 
-/** Opens the files of a checkpoint when they are first read. */
-export class RowReader implements Disposable {
+/** How to open a reader. */
+export interface RowReaderOptions {
+  cache?: string;
+  signal?: AbortSignal;
+}
+
+/** Opens the files of a checkpoint, and the device that knows its block formats, when they are first needed. */
+export class RowReader implements AsyncDisposable {
   readonly #files = new Map<number, OpenFile>();
+  readonly #mapped = new Map<number, Buffer>();
+  readonly #scope = new AsyncDisposableStack();
+  #device: Device | null = null;
+  #lookup: Lookup | null = null;
 
-  constructor(private readonly checkpoint: Pick<Checkpoint, "files">) {}
+  /** Nothing is opened yet. */
+  constructor(
+    private readonly checkpoint: Pick<Checkpoint, "files">,
+    private readonly options: RowReaderOptions = {},
+  ) {}
 
-  /** The file of an index; it closes with the reader. */
-  async file(index: number): Promise<OpenFile> {
-    let file = this.#files.get(index);
-    if (file === undefined) {
-      this.#files.set(index, file = await openFile(null, this.checkpoint.files[index].path));
+  /** Bytes as they are stored. */
+  async bytes({ file, offset, length }: FileRange): Promise<Uint8Array<ArrayBuffer>> {
+    let open = this.#files.get(file);
+    if (open === undefined) {
+      this.#files.set(file, open = this.#scope.use(await openFile(null, this.checkpoint.files[file].path)));
     }
-    return file;
+    return await readRange(open, offset, length);
   }
 
   /** Rows [first, first + count) of a plain or GGUF weight, f32 [count, columns]; leading dimensions count as rows. */
   async rows(weight: WeightTensor, first: number, count: number): Promise<Float32Array<ArrayBuffer>> {
-    const columns = weight.shape.at(-1)!;
-    const { data } = weight.parts;
-    const rowBytes = data.length / weight.shape.slice(0, -1).reduce((product, size) => product * size, 1);
-    const bytes = await readRange(
-      await this.file(data.file),
-      data.offset + first * rowBytes,
-      count * rowBytes,
-    );
-    const values = toF32(bytes, weight, count, columns);
-    if (weight.addend !== undefined) { for (let i = 0; i < values.length; i++) values[i] += weight.addend; }
-    return values;
+    const { format, parts: { data } } = weight;
+    if (format.kind === "gguf") return await this.#lookUp(weight, first, count);
+    const rowBytes = data.length / rowsOf(weight);
+    const bytes = await this.bytes({
+      ...data,
+      offset: data.offset + first * rowBytes,
+      length: count * rowBytes,
+    });
+    switch (format.kind) {
+      case "f32":
+        return new Float32Array(bytes.buffer);
+      case "f16":
+        return new Float32Array(new Float16Array(bytes.buffer));
+      case "bf16": {
+        const words = new Uint16Array(bytes.buffer), wide = new Uint32Array(words.length);
+        for (let i = 0; i < words.length; i++) wide[i] = words[i] << 16;
+        return new Float32Array(wide.buffer);
+      }
+      default:
+        throw new RangeError(`Weights of format ${format.kind} are not read here.`);
+    }
   }
 
-  /** Bytes as they are stored. */
-  async bytes({ file, offset, length }: FileRange): Promise<Uint8Array<ArrayBuffer>> {
-    return await readRange(await this.file(file), offset, length);
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#lookup?.[Symbol.asyncDispose]();
+    await this.#scope.disposeAsync();
   }
 
-  [Symbol.dispose](): void {
-    for (const file of this.#files.values()) file[Symbol.dispose]();
-    this.#files.clear();
+  /** The device dequantises the rows of a table, which the weight is to it. */
+  async #lookUp(weight: WeightTensor, first: number, count: number): Promise<Float32Array<ArrayBuffer>> {
+    if (this.#lookup?.weight !== weight || count > this.#lookup.most) {
+      await this.#lookup?.[Symbol.asyncDispose]();
+      this.#lookup = null; // should the next line fail
+      this.#lookup = await Lookup.open(
+        await this.#openDevice(),
+        await this.#map(weight.parts.data.file),
+        weight,
+        count,
+      );
+    }
+    return await this.#lookup.rows(first, count);
+  }
+
+  async #openDevice(): Promise<Device> {
+    const options = { precision: "exact", variants: () => new Set<string>(), ...this.options } as const;
+    return this.#device ??= this.#scope.use((await openDevice("cpu", options)).device);
+  }
+
+  async #map(file: number): Promise<Buffer> {
+    let mapped = this.#mapped.get(file);
+    if (mapped === undefined) {
+      const { path, size } = this.checkpoint.files[file];
+      mapped = this.#scope.use(await (await this.#openDevice()).mapFile(path, 0, size));
+      this.#mapped.set(file, mapped);
+    }
+    return mapped;
   }
 }
 
-function toF32(
-  bytes: Uint8Array<ArrayBuffer>,
-  { format }: WeightTensor,
-  rows: number,
-  columns: number,
-): Float32Array<ArrayBuffer> {
-  if (format.kind === "f32") return new Float32Array(bytes.buffer);
-  if (format.kind === "f16") return new Float32Array(new Float16Array(bytes.buffer));
-  const values = new Float32Array(rows * columns);
-  if (format.kind === "bf16") {
-    const words = new Uint16Array(bytes.buffer), wide = new Uint32Array(values.buffer);
-    for (let i = 0; i < words.length; i++) wide[i] = words[i] << 16;
+/** A plan of one op: rows of one weight. */
+class Lookup implements AsyncDisposable {
+  private constructor(
+    readonly weight: WeightTensor,
+    /** rows of one run */ readonly most: number,
+    private readonly pass: Pass,
+    private readonly arena: Buffer,
+    private readonly y: Tensor,
+  ) {}
+
+  static async open(device: Device, file: Buffer, weight: WeightTensor, most: number): Promise<Lookup> {
+    const { name, format, parts: { data } } = weight;
+    if (format.kind !== "gguf") throw new RangeError(`${name} has no blocks.`);
+    const columns = weight.shape.at(-1)!, rows = rowsOf(weight);
+    const builder = new PlanBuilder({ rows: most, out_rows: most, sequences: 1, pages: 1 });
+    const buffer = builder.buffer("weights", file.size, false);
+    const y = builder.activation("rows", ["out_rows", columns]);
+    const table: Tensor = { name, format, shape: [rows, columns], buffer, offset: data.offset };
+    builder.add({ kind: "embed", table, y, scale: 1 });
+    const plan = builder.finish({ groups: 0, vocabularySize: rows, exact: true });
+    const arena = device.createBuffer(plan.buffers[0].bytes);
+    try {
+      return new Lookup(weight, most, await device.compile(plan, [arena, file]), arena, y);
+    } catch (error) {
+      arena[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  async rows(first: number, count: number): Promise<Float32Array<ArrayBuffer>> {
+    const rows = Array.from(
+      { length: count },
+      (_, i) => ({ token: first + i, position: i, sequence: 0, rowClass: "decode" as const }),
+    );
+    await this.pass.run(encodeInput({
+      rows,
+      outputs: rows.map((_, row) => ({ row })),
+      sequences: [[]],
+      groups: 0,
+      vocabularySize: rowsOf(this.weight),
+      outputMask: 0,
+    }));
+    const values = new Float32Array(count * this.weight.shape.at(-1)!);
+    this.arena.read(this.y.offset, values);
     return values;
   }
-  for (let row = 0; row < rows; row++) {
-    values.set(dequantizeRow({ data: bytes }, format, null, columns, row), row * columns);
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.pass[Symbol.asyncDispose]();
+    this.arena[Symbol.dispose]();
   }
-  return values;
+}
+
+function rowsOf({ shape }: WeightTensor): number {
+  return shape.slice(0, -1).reduce((product, size) => product * size, 1);
 }

@@ -107,6 +107,16 @@ export function planOutputs(
   return { outputs, overrides };
 }
 
+/** Numbers of an output's matrix or vector. */
+export function numbersOf(output: Output): number {
+  const shape = output.kind === "vector"
+    ? output.weight.shape
+    : output.kind === "copied"
+    ? output.tensor.shape
+    : output.shape;
+  return shape.reduce((product, size) => product * size, 1);
+}
+
 /** Kernels are square, so [C', C, k, k] is told from [C', k, k, C] by its equal end; in one dimension C is 1. */
 function isChannelsSecond(shape: readonly number[]): boolean {
   return shape.length === 4 ? shape[2] === shape[3] && shape[1] !== shape[2] : shape[1] === 1;

@@ -1,6 +1,13 @@
 /** Tokenizer, template and settings of a checkpoint, as files for its conversion. */
-import { listFiles, readText } from "../checkpoint/files.ts";
+import { fileSource } from "../checkpoint/byte_source.ts";
+import { listFiles, openFile, readText } from "../checkpoint/files.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
+import { CheckpointError, TokenizerError } from "../errors.ts";
+import { templateFromGguf, vocabularyFromGguf } from "../tokenizer/gguf.ts";
+import { mergesOf } from "../tokenizer/merges.ts";
+import { TokenIndex } from "../tokenizer/token_index.ts";
+import { Tokenizer } from "../tokenizer/tokenizer.ts";
+import type { Replacement, Vocabulary } from "../tokenizer/vocabulary.ts";
 
 /** Files by name, and what could not be kept. */
 export interface TextFiles {
@@ -8,16 +15,120 @@ export interface TextFiles {
   notes: string[];
 }
 
-const COPIED =
-  /^(tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.(jinja|json)|generation_config\.json|(video_)?(pre)?processor_config\.json|preprocessor_config\.json)$/;
+const COPIED = new Set([
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "special_tokens_map.json",
+  "added_tokens.json",
+  "chat_template.jinja",
+  "chat_template.json",
+  "generation_config.json",
+  "processor_config.json",
+  "preprocessor_config.json",
+  "video_preprocessor_config.json",
+]);
 
-/** What `load` reads beside config and weights. */
-export async function textFiles({ folder, metadata }: Checkpoint): Promise<TextFiles> {
+/** What `load` reads beside config and weights: copies, or files with what a GGUF file carries. */
+export async function textFiles(checkpoint: Checkpoint): Promise<TextFiles> {
+  if (checkpoint.metadata !== null) return await fromGguf(checkpoint);
+  const { folder } = checkpoint;
   const files = new Map<string, string>();
-  if (metadata !== null) return { files, notes: ["no tokenizer"] };
   for (const name of await listFiles(folder)) {
-    if (COPIED.test(name)) files.set(name, (await readText(folder, name, false))!);
+    if (COPIED.has(name)) files.set(name, (await readText(folder, name, false))!);
   }
   const notes = files.has("tokenizer.json") ? [] : ["The original has no tokenizer.json, so this has none."];
   return { files, notes };
+}
+
+async function fromGguf({ metadata, files: [{ path }] }: Checkpoint): Promise<TextFiles> {
+  const files = new Map<string, string>();
+  const json = (value: unknown) => JSON.stringify(value, null, 2) + "\n";
+  using file = await openFile(null, path);
+  let vocabulary: Vocabulary | null;
+  try {
+    vocabulary = vocabularyFromGguf(metadata!, fileSource(file));
+    if (vocabulary !== null) {
+      new Tokenizer(vocabulary); // throws where the file would be of no use
+      files.set("tokenizer.json", JSON.stringify(tokenizerJson(vocabulary)));
+    }
+  } catch (error) {
+    if (!(error instanceof TokenizerError || error instanceof CheckpointError)) throw error;
+    return { files, notes: [`The vocabulary in the file cannot be kept: ${error.message}`] };
+  }
+  if (vocabulary === null) {
+    return { files, notes: ["The original has no vocabulary, so this has no tokenizer.json."] };
+  }
+  const text = (id: number | undefined) => id === undefined ? undefined : vocabulary.tokens[id];
+  files.set(
+    "tokenizer_config.json",
+    json({ bos_token: text(vocabulary.bos), eos_token: text(vocabulary.eos) }),
+  );
+  files.set("generation_config.json", json({ bos_token_id: vocabulary.bos, eos_token_id: vocabulary.stops }));
+  const template = templateFromGguf(metadata!);
+  if (template !== undefined) files.set("chat_template.jinja", template);
+  return { files, notes: [] };
+}
+
+/**
+ * A vocabulary as `tokenizer.json`. Pieces with scores become the merges that they imply. Throws `TokenizerError` for two
+ * tokens of one text, which that file cannot hold.
+ */
+export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
+  const { tokens, scores, unknown, byteFallback, fuseUnknown, added, normalize, denormalize } = vocabulary;
+  const vocab = new Map<string, number>();
+  tokens.forEach((token, id) => {
+    if (token === "" || vocab.has(token)) {
+      throw new TokenizerError(
+        "tokenizer_unsupported",
+        `Tokens ${vocab.get(token) ?? id} and ${id} are both ${
+          JSON.stringify(token)
+        }, which tokenizer.json cannot hold.`,
+      );
+    }
+    vocab.set(token, id);
+  });
+  const merges = scores === undefined
+    ? vocabulary.merges
+    : [...mergesOf(vocabulary, new TokenIndex(tokens))].map((
+      { left, right },
+    ) => [tokens[left], tokens[right]]);
+  const replace = ({ from, to }: Replacement) => ({
+    type: "Replace",
+    pattern: { String: from },
+    content: to,
+  });
+  return {
+    version: "1.0",
+    truncation: null,
+    padding: null,
+    added_tokens: added.map(({ id, text, control, normalized }) => ({
+      id,
+      content: text,
+      single_word: false,
+      lstrip: false,
+      rstrip: false,
+      normalized,
+      special: control,
+    })),
+    normalizer: { type: "Sequence", normalizers: normalize.map(replace) },
+    pre_tokenizer: null,
+    post_processor: null,
+    decoder: {
+      type: "Sequence",
+      decoders: [...denormalize.map(replace), ...(byteFallback ? [{ type: "ByteFallback" }] : []), {
+        type: "Fuse",
+      }],
+    },
+    model: {
+      type: "BPE",
+      dropout: null,
+      unk_token: unknown === undefined ? null : tokens[unknown],
+      continuing_subword_prefix: null,
+      end_of_word_suffix: null,
+      fuse_unk: fuseUnknown,
+      byte_fallback: byteFallback,
+      vocab: Object.fromEntries(vocab),
+      merges,
+    },
+  };
 }

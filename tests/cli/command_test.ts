@@ -204,3 +204,49 @@ Deno.test("a reader that stops early ends a command quietly", async () => {
   assertEquals(stderr.replace(/^(Check|Download).*\n/gm, ""), "");
   assertEquals((await child.status).code, 141);
 });
+
+Deno.test("quantize writes a smaller model that answers, and says how far it is from the original", async () => {
+  const folder = await Deno.makeTempDir();
+  try {
+    const { code, stdout, stderr } = await markbase([
+      "quantize",
+      "tiny",
+      `${folder}/small`,
+      "--bits",
+      "5",
+      "--group",
+      "32",
+    ]);
+    assertEquals({ code, stderr }, { code: 0, stderr: "" });
+    assertMatch(stdout, /^\S+small: 6\.\d+ MB instead of 11\.4 MB, 6\.00 bits a text weight$/m);
+    assertMatch(
+      stdout,
+      /^mean KL to the original 0\.0\d+ nats a token, the same likeliest token for 9\d\.\d %/m,
+    );
+    const answer = await markbase([
+      "generate",
+      "What is 27 + 45?",
+      "--temperature",
+      "0",
+      "--model",
+      `${folder}/small`,
+    ]);
+    assertEquals(answer.stdout, "72\n");
+    await Deno.writeTextFile(`${folder}/recipe.json`, '{"*.down_proj": {"bits": 8}}');
+    const mixed = ["--mixed", `${folder}/recipe.json`, "--no-measure", "--json"];
+    const result = JSON.parse((await markbase(["quantize", "tiny", `${folder}/mixed`, ...mixed])).stdout);
+    assertEquals([result.divergence, result.searched], [null, false]);
+    assert(result.bitsPerWeight > 4.5 && result.bitsPerWeight < 5.5, `${result.bitsPerWeight}`);
+    for (
+      const wrong of [
+        ["quantize", "tiny"],
+        ["quantize", "tiny", `${folder}/x`, "--bits", "7"],
+        ["quantize", "tiny", `${folder}/x`, "--mixed", "none"],
+        ["quantize", "tiny", `${folder}/x`, "--mixed", "mixed_4_6", "--bits", "4"],
+        ["quantize", "tiny", `${folder}/mixed`],
+      ]
+    ) assertEquals((await markbase(wrong)).code, 2, wrong.join(" "));
+  } finally {
+    await Deno.remove(folder, { recursive: true });
+  }
+});
