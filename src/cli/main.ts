@@ -1,11 +1,13 @@
 /** The `markbase` command line: finds the command, prints help, turns errors into one line and an exit code. */
 import { MarkbaseError } from "../errors.ts";
 import * as chat from "./chat.ts";
+import * as describe from "./describe.ts";
 import * as doctor from "./doctor.ts";
 import * as explain from "./explain.ts";
 import * as generate from "./generate.ts";
 import * as hub from "./pull.ts";
 import * as quantize from "./quantize.ts";
+import * as transcribe from "./transcribe.ts";
 
 interface Command {
   summary: string;
@@ -17,6 +19,12 @@ const commands: Record<string, Command> = {
   chat: { summary: "talk with a model in the terminal", help: chat.help, run: chat.chat },
   generate: { summary: "answer one prompt", help: generate.help, run: generate.generate },
   quantize: { summary: "a smaller copy of a model", help: quantize.help, run: quantize.quantize },
+  describe: { summary: "tell what pictures and videos show", help: describe.help, run: describe.describe },
+  transcribe: {
+    summary: "write down recordings, as text or subtitles",
+    help: transcribe.help,
+    run: transcribe.transcribe,
+  },
   explain: {
     summary: "layers, memory and predicted time of a model",
     help: explain.help,

@@ -163,15 +163,15 @@ function decodeCodes({ width, height, codeBits, codes }: GifFrame): Uint8Array {
   const prefix = new Uint16Array(4096), suffix = new Uint8Array(4096), length = new Uint16Array(4096);
   for (let c = 0; c < clearCode; c++) [suffix[c], length[c]] = [c, 1];
   let bits = codeBits + 1, next = endCode + 1, last = -1;
-  let at = 0;
-  for (let bit = 0; at < indices.length; bit += bits) {
+  let at = 0, bit = 0;
+  while (at < indices.length) {
     if (bit + bits > codes.length * 8) throw damagedImage("gif", "the codes of a frame end early");
     const byte = bit >> 3;
     const code = ((codes[byte] | codes[byte + 1] << 8 | codes[byte + 2] << 16) >> (bit & 7)) &
       (1 << bits) - 1;
+    bit += bits;
     if (code === endCode) throw damagedImage("gif", "the codes of a frame end early");
     if (code === clearCode) {
-      bit += bits - (codeBits + 1); // the loop adds the new width, this code had the old one
       [bits, next, last] = [codeBits + 1, endCode + 1, -1];
       continue;
     }

@@ -1,5 +1,6 @@
 /** The example scripts, each in a process of its own, as a reader would start them. */
 import { assert, assertEquals, assertStringIncludes } from "@std/assert";
+import { make } from "../../examples/media/make.ts";
 
 const root = new URL("../../", import.meta.url).pathname;
 
@@ -55,4 +56,41 @@ Deno.test("the batch keeps the order of its requests, conversations and texts al
     assert(lines[i].startsWith(`"${answer}" (`), lines[i])
   );
   assertStringIncludes(lines[3], "its first token with");
+});
+
+Deno.test("the vision demo describes its pictures and answers about them in under 10 s", async () => {
+  const began = performance.now();
+  const text = await run("vision.ts");
+  assertStringIncludes(text, "model: An orange star.");
+  assertStringIncludes(text, "model: Orange.");
+  assertStringIncludes(text, "model: Three blue circles above a green square.");
+  assert(performance.now() - began < 10_000);
+});
+
+Deno.test("the audio demo names its sounds in under 10 s", async () => {
+  const began = performance.now();
+  const text = await run("audio.ts");
+  assertStringIncludes(text, "model: A rising tone.");
+  assertStringIncludes(text, "model: [three beeps]");
+  assert(performance.now() - began < 10_000);
+});
+
+Deno.test("the video demo tells both scenes, and what it sees and hears, in under 10 s", async () => {
+  const began = performance.now();
+  const text = await run("video.ts");
+  assertStringIncludes(text, "model: First: a red triangle. Second: two purple diamonds.");
+  assertStringIncludes(text, "model: Image: an orange star. Audio: [a rising tone].");
+  assert(performance.now() - began < 10_000);
+});
+
+Deno.test("the example pictures, sounds and the video are what their script makes, byte for byte", async () => {
+  const folder = await Deno.makeTempDir();
+  await make(folder);
+  for (const name of ["star.png", "circles.png", "rising.wav", "beeps.wav", "scenes.gif"]) {
+    assertEquals(
+      await Deno.readFile(`${folder}/${name}`),
+      await Deno.readFile(`${root}examples/media/${name}`),
+    );
+  }
+  await Deno.remove(folder, { recursive: true });
 });

@@ -1,7 +1,7 @@
 import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
 import { InvalidArgument, MediaError } from "../../mod.ts";
 import { readPicture } from "../../src/media/picture.ts";
-import { expectedPicture, mediaBytes, mediaPath, pixelDistance } from "./support.ts";
+import { expectedDigest, expectedPicture, mediaBytes, mediaPath, pixelDistance, sha256 } from "./support.ts";
 
 /** Files whose decoders agree with Pillow's to the last bit, and by how much the others may differ. */
 const FILES: Record<string, number> = {
@@ -48,6 +48,13 @@ Deno.test("PNG and WebP with Exif, and AVIF turned and mirrored by boxes, are re
   for (const name of names) {
     const distance = pixelDistance(await readPicture(mediaPath(name)), upright);
     assert(distance <= 4, `${name}: ${distance} apart`);
+  }
+});
+
+Deno.test("a GIF of noise, interlaced or not, fills its table of codes and is read as Pillow reads it", async () => {
+  for (const name of ["noise.gif", "noise_rows.gif"]) {
+    const { pixels } = await readPicture(mediaPath(name));
+    assertEquals(await sha256(pixels), expectedDigest("noise.gif"), name);
   }
 });
 

@@ -19,6 +19,16 @@ export function expectedPicture(name: string): Picture {
   return { width, height, pixels: Uint8Array.fromBase64(rgb) };
 }
 
+/** SHA-256 of the RGB bytes that Pillow reads. */
+export function expectedDigest(name: string): string {
+  return expected[name].sha256;
+}
+
+/** SHA-256 in hexadecimal. */
+export async function sha256(bytes: Uint8Array): Promise<string> {
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", new Uint8Array(bytes))).toHex();
+}
+
 /** Largest difference of two pictures of one size. */
 export function pixelDistance(a: Picture, b: Picture): number {
   if (a.width !== b.width || a.height !== b.height) {

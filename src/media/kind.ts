@@ -1,0 +1,20 @@
+/** Tells pictures from videos. */
+import { parseGif } from "./gif.ts";
+import { imageHeader } from "./headers/image.ts";
+import { MAX_VIDEO_BYTES } from "./frames.ts";
+import { readHead, readSource } from "./source.ts";
+import { sniff } from "./sniff.ts";
+
+/** Whether a file is a video: no format of pictures, or an animation. Rejects with `MediaError` where it cannot be read. */
+export async function isVideo(
+  source: string | Uint8Array<ArrayBuffer>,
+  signal: AbortSignal | undefined,
+): Promise<boolean> {
+  const head = await readHead(source, signal);
+  const format = sniff(head);
+  if (format === "gif") {
+    return parseGif(await readSource(source, { limit: MAX_VIDEO_BYTES, signal })).frames.length > 1;
+  }
+  if (format === "webp") return imageHeader(format, head).animated ?? false;
+  return format !== undefined && ["mp4", "webm", "avi", "mpeg"].includes(format);
+}

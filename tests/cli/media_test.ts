@@ -1,0 +1,102 @@
+import { assert, assertEquals, assertMatch, assertStringIncludes } from "@std/assert";
+import { srt } from "../../src/cli/transcript.ts";
+
+const root = new URL("../../", import.meta.url).pathname;
+const example = (name: string) => `${root}examples/media/${name}`;
+const tiny = (name: string) => `${root}tests/fixtures/tiny/${name}`;
+
+async function markbase(...args: string[]) {
+  const { code, stdout, stderr } = await new Deno.Command(Deno.execPath(), {
+    args: ["run", "-A", `${root}src/cli/main.ts`, ...args],
+    env: { NO_COLOR: "1" },
+  }).output();
+  const text = (bytes: Uint8Array) => new TextDecoder().decode(bytes);
+  return { code, stdout: text(stdout), stderr: text(stderr) };
+}
+
+Deno.test("describe tells of each picture, of several with their names", async () => {
+  const one = await markbase("describe", example("star.png"), "--temperature", "0");
+  assertEquals(one, { code: 0, stdout: "An orange star.\n", stderr: "" });
+  const two = await markbase("describe", example("star.png"), tiny("scene.png"), "--temperature", "0");
+  assertEquals(
+    two.stdout,
+    `${example("star.png")}: An orange star.\n${tiny("scene.png")}: A red circle above two blue squares.\n`,
+  );
+  const both = await markbase(
+    "describe",
+    "--together",
+    tiny("digit.png"),
+    tiny("wide.png"),
+    "--temperature",
+    "0",
+  );
+  assertEquals(both.stdout, "First: a black digit 7. Second: three green triangles.\n");
+});
+
+Deno.test("describe takes a video, a data URI and a question, and prints JSON", async () => {
+  const video = await markbase("describe", example("scenes.gif"), "--temperature", "0", "--json");
+  const { sources, text, usage, warnings } = JSON.parse(video.stdout);
+  assertEquals([sources, text], [
+    [example("scenes.gif")],
+    "First: a red triangle. Second: two purple diamonds.",
+  ]);
+  assertEquals([usage.imageTokens, warnings], [128, []]);
+  const uri = `data:text/plain;base64,${(await Deno.readFile(example("star.png"))).toBase64()}`;
+  const asked = await markbase("describe", uri, "--prompt", "What colour is the star?", "--temperature", "0");
+  assertEquals(asked.stdout, "Orange.\n");
+});
+
+Deno.test("describe and transcribe end with one line and a code for what they cannot use", async () => {
+  const cases: [string[], number, RegExp][] = [
+    [["describe"], 2, /Name at least one picture/],
+    [["describe", "/no/such.png"], 1, /\/no\/such\.png does not exist/],
+    [["describe", tiny("digits.wav")], 1, /WAV/],
+    [["describe", example("star.png"), "--image-tokens", "71"], 2, /70, 140, 280, 560, 1120/],
+    [["transcribe"], 2, /Name at least one recording/],
+    [["transcribe", example("star.png")], 1, /PNG/],
+    [["transcribe", tiny("digits.wav"), "--chunk", "31"], 2, /--chunk is 31; it takes 1 to 30/],
+    [["transcribe", tiny("digits.wav"), "--json", "--format", "srt"], 2, /exclude each other/],
+  ];
+  for (const [args, expected, message] of cases) {
+    const { code, stdout, stderr } = await markbase(...args);
+    assertEquals([code, stdout], [expected, ""], args.join(" "));
+    assertMatch(stderr, message);
+    assertEquals(stderr.trimEnd().split("\n").length, 1);
+  }
+});
+
+Deno.test("transcribe writes recordings down, one a line with their names", async () => {
+  const { code, stdout } = await markbase("transcribe", tiny("digits.wav"), tiny("command.wav"));
+  assertEquals(code, 0);
+  assertEquals(stdout, `${tiny("digits.wav")}: three seven one\n${tiny("command.wav")}: turn on the light\n`);
+});
+
+Deno.test("a long recording is heard in overlapping chunks, with times for each in text, JSON and subtitles", async () => {
+  // Six recordings with a second of silence after each, in chunks that begin with one of them.
+  const parts = [tiny("digits.wav"), tiny("command.wav"), example("beeps.wav")];
+  const rate = 16_000, chunk = 2.5, overlap = 0.25;
+  const samples = new Int16Array(3 * (chunk - overlap) * rate + overlap * rate);
+  for (const [i, path] of parts.entries()) {
+    const bytes = await Deno.readFile(path);
+    samples.set(new Int16Array(bytes.buffer, 44), i * (chunk - overlap) * rate + overlap * rate);
+  }
+  const header = (await Deno.readFile(parts[0])).slice(0, 44);
+  new DataView(header.buffer).setUint32(40, samples.byteLength, true);
+  const path = await Deno.makeTempFile({ suffix: ".wav" });
+  await Deno.writeFile(path, new Uint8Array([...header, ...new Uint8Array(samples.buffer)]));
+  const flags = ["--chunk", String(chunk), "--overlap", String(overlap)];
+  const { stdout } = await markbase("transcribe", path, ...flags, "--json");
+  const { source, seconds, text, cues, warnings } = JSON.parse(stdout);
+  assertEquals([source, seconds, warnings], [path, 7, []]);
+  assertEquals(text, "three seven one turn on the light [three beeps]");
+  assertEquals(cues, [
+    { start: 0, end: 2.375, text: "three seven one" },
+    { start: 2.375, end: 4.625, text: "turn on the light" },
+    { start: 4.625, end: 7, text: "[three beeps]" },
+  ]);
+  assertEquals((await markbase("transcribe", path, ...flags, "--format", "srt")).stdout, srt(cues));
+  const vtt = (await markbase("transcribe", path, ...flags, "--format", "vtt")).stdout;
+  assert(vtt.startsWith("WEBVTT\n\n00:00:00.000 --> 00:00:02.375\nthree seven one\n"));
+  assertStringIncludes(vtt, "\n00:00:04.625 --> 00:00:07.000\n[three beeps]\n");
+  await Deno.remove(path);
+});

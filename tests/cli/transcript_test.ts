@@ -1,0 +1,56 @@
+import { assert, assertEquals } from "@std/assert";
+import { cuesOf, joinSeam, plainText, planChunks, srt, vtt } from "../../src/cli/transcript.ts";
+
+Deno.test("chunks cover a recording, overlap as asked, and the last ends with it", () => {
+  assertEquals(planChunks(100, 30, 5), [
+    { start: 0, end: 30 },
+    { start: 25, end: 55 },
+    { start: 50, end: 80 },
+    { start: 75, end: 100 },
+  ]);
+  assertEquals(planChunks(30, 30, 5), [{ start: 0, end: 30 }]);
+  assertEquals(planChunks(31, 30, 5), [{ start: 0, end: 30 }, { start: 25, end: 31 }]);
+  assertEquals(planChunks(60, 30, 0), [{ start: 0, end: 30 }, { start: 30, end: 60 }]);
+  for (let samples = 1; samples < 200; samples++) {
+    const chunks = planChunks(samples, 17, 8);
+    assertEquals([chunks[0].start, chunks.at(-1)!.end], [0, samples]);
+    chunks.slice(1).forEach(({ start }, i) => assertEquals(chunks[i].end - start, 8));
+    assert(chunks.every(({ start, end }) => end > start && end - start <= 17));
+  }
+});
+
+Deno.test("what two chunks both heard is kept once, whatever its case and punctuation", () => {
+  assertEquals(joinSeam("we went to the old", "the old, harbour"), ["we went to the old", "harbour"]);
+  assertEquals(joinSeam("One two three.", "Two, three! Four"), ["One two three.", "Four"]);
+  assertEquals(joinSeam("a b c", "d e f"), ["a b c", "d e f"]);
+  assertEquals(joinSeam("yes", "yes"), ["yes", ""]);
+  assertEquals(joinSeam("", "hello"), ["", "hello"]);
+});
+
+Deno.test("words that the seam cut in half do not hide the repetition", () => {
+  assertEquals(joinSeam("the red fox jumped ov", "ed fox jumped over it"), ["the red fox jumped", "over it"]);
+  assertEquals(joinSeam("a b the c", "x the d"), ["a b the c", "x the d"]); // one word may be chance
+});
+
+Deno.test("cues meet in the middle of their overlap and texts are joined", () => {
+  const chunks = planChunks(50, 30, 10);
+  const cues = cuesOf(chunks, ["one two three ", "three four"], 10);
+  assertEquals(cues, [{ start: 0, end: 2.5, text: "one two three" }, { start: 2.5, end: 5, text: "four" }]);
+  assertEquals(plainText(cues), "one two three four");
+});
+
+Deno.test("subtitles have numbered or plain cues with times to the millisecond, and no empty ones", () => {
+  const cues = [
+    { start: 0, end: 28.9996, text: "Hello <b>& you\n\nthere" },
+    { start: 29, end: 57, text: "" },
+    { start: 3599.5, end: 3725.25, text: "bye" },
+  ];
+  assertEquals(
+    srt(cues),
+    "1\n00:00:00,000 --> 00:00:29,000\nHello <b>& you\nthere\n\n2\n00:59:59,500 --> 01:02:05,250\nbye\n",
+  );
+  assertEquals(
+    vtt(cues),
+    "WEBVTT\n\n00:00:00.000 --> 00:00:29.000\nHello &lt;b&gt;&amp; you\nthere\n\n00:59:59.500 --> 01:02:05.250\nbye\n",
+  );
+});
