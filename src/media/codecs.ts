@@ -1,6 +1,7 @@
 /** The picture decoders: packages loaded when first needed, one decode at a time, every failure a `MediaError`. */
 // @ts-types="./codec_wasm.d.ts"
 import * as wasm from "./codec_wasm.js";
+import { MediaError } from "../errors.ts";
 import { damagedImage } from "./headers/image.ts";
 
 /** Pixels as decoders give them: height × width × (red, green, blue, alpha), not yet turned. */
@@ -28,9 +29,9 @@ export function decodeWith(codec: Codec, bytes: Uint8Array): Promise<Decoded> {
   const result = turn.then(async () => {
     let decode = loaded.get(codec);
     if (decode === undefined) loaded.set(codec, decode = LOADERS[codec]());
-    const ready = await decode.catch((error) => {
+    const ready = await decode.catch((cause) => {
       loaded.delete(codec); // a package that could not be fetched may come the next time
-      throw error;
+      throw codecMissing(codec === "cmyk" ? "jpeg" : codec, cause);
     });
     try {
       const decoded = await ready(bytes.slice());
@@ -86,6 +87,16 @@ function emscripten({ default: decode, init }: Squash, module: WebAssembly.Modul
     if (complaints.length > 0) throw new Error(complaints[0]);
     return decoded;
   };
+}
+
+/** The error where a decoder's package cannot be loaded. */
+export function codecMissing(format: string, cause: unknown): MediaError {
+  const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
+  return new MediaError(
+    "codec_missing",
+    `The decoder of ${format.toUpperCase()} cannot be loaded: ${reason}. Check the network; it is fetched once.`,
+    { cause },
+  );
 }
 
 function reasonOf(cause: unknown): string {

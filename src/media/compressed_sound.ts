@@ -1,5 +1,6 @@
 /** MP3, FLAC and Ogg (Opus, Vorbis, FLAC) through WebAssembly decoders, fed piece by piece so that a limit ends the work. */
 import { MediaError } from "../errors.ts";
+import { codecMissing } from "./codecs.ts";
 import { Bytes } from "./headers/bytes.ts";
 import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
 
@@ -94,9 +95,13 @@ async function breath(signal: AbortSignal | undefined): Promise<void> {
 }
 
 async function openDecoder(codec: Codec): Promise<Decoder> {
-  const decoder = await create(codec);
-  await decoder.ready;
-  return decoder;
+  try {
+    const decoder = await create(codec);
+    await decoder.ready;
+    return decoder;
+  } catch (cause) {
+    throw codecMissing(NAMES[codec], cause);
+  }
 }
 
 async function create(codec: Codec): Promise<Decoder> {
