@@ -18,7 +18,7 @@ import {
 import { type MediaSettings, mediaSettings } from "../media/settings.ts";
 import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../media/types.ts";
 import type { Segment, Tokenizer } from "../tokenizer/tokenizer.ts";
-import type { Usage } from "./api.ts";
+import type { PromptOptions, Usage } from "./api.ts";
 import type { PlacedMedia } from "./placed.ts";
 
 /** A span and where its soft tokens begin in a timeline. */
@@ -155,6 +155,16 @@ export class ModelMedia {
       }
     }
     return spans.map((span, i) => ({ start: offset + runs[i].start, span }));
+  }
+
+  /** Media of a prompt of token ids, with their soft tokens. Rejects as `prepare` and `atRuns`. */
+  async placeAtRuns(
+    ids: readonly number[],
+    { media = [], imageTokens }: PromptOptions,
+    signal: AbortSignal | undefined,
+  ): Promise<PlacedMedia[]> {
+    const prepared = await this.prepare(media, { imageTokens, signal });
+    return await this.place(this.atRuns(ids, prepared), signal);
   }
 
   /** Spans with their soft tokens, from the towers or from an earlier call. */

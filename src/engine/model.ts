@@ -125,7 +125,7 @@ export class LoadedModel implements Model {
     const prompt = this.#prompt(ids);
     const last = integer("last", options.last, 1, prompt.length) ?? 1;
     const V = this.config.vocabularySize;
-    const { media } = await this.#place(await this.#spans(prompt, options, signal), signal);
+    const media = await this.media.placeAtRuns(prompt, options, signal);
     const logits = new Float32Array(last * V);
     let at = 0;
     const { forward } = this.#parts;
@@ -149,7 +149,7 @@ export class LoadedModel implements Model {
     checkNames(options, ["signal"]);
     const signal = signalOf(options.signal);
     const prompt = this.#prompt(ids);
-    await this.#spans(prompt, {}, signal); // refuses placeholders
+    await this.media.placeAtRuns(prompt, {}, signal); // refuses placeholders
     const last = prompt.pop()!;
     const { forward } = this.#parts;
     return await this.#onSequence(async (sequence) => {
@@ -166,8 +166,8 @@ export class LoadedModel implements Model {
     checkNames(options, [...GENERATE_OPTIONS, ...PROMPT_OPTIONS]);
     const settings = this.settings(options);
     const prompt = this.#prompt(ids);
-    const spans = await this.#spans(prompt, options, settings.signal);
-    yield* this.idsOf(this.#timeline(prompt, await this.#place(spans, settings.signal)), settings, true);
+    const media = await this.media.placeAtRuns(prompt, options, settings.signal);
+    yield* this.idsOf(this.#timeline(prompt, media), settings, true);
   }
 
   async embedImage(image: ImageInput, options: EmbedOptions = {}): Promise<Float32Array> {
@@ -341,7 +341,7 @@ export class LoadedModel implements Model {
   ): AsyncGenerator<StreamPart, void, undefined> {
     const { contextLength } = this.#parts;
     if (prompt.length >= contextLength) throw new ContextFull(prompt.length + 1, contextLength);
-    const timeline = this.#timeline(prompt, await this.#place(spans, settings.signal));
+    const timeline = this.#timeline(prompt, await this.media.place(spans, settings.signal));
     const generation: GenerationFacts = { cachedTokens: 0 };
     const draws = this.#draws(timeline, settings, true, generation);
     yield* replyParts(draws, reader, settings.stop, {
@@ -395,28 +395,11 @@ export class LoadedModel implements Model {
   }
 
   /** A timeline of prompt tokens; it resumes from the prefix cache when it begins. */
-  #timeline(ids: number[], { media }: { media?: PlacedMedia[] }): Timeline {
+  #timeline(ids: number[], media: readonly PlacedMedia[] = []): Timeline {
     const timeline: Timeline = { ids, sequence: this.#parts.forward.sequence(), drawn: false };
-    if (media === undefined) return timeline;
+    if (media.length === 0) return timeline;
     checkPlaced(media, ids.length, this.config);
     return { ...timeline, media, keys: timelineKeys(ids, media) };
-  }
-
-  /** Media at the placeholders of ids. Throws where they do not agree. */
-  async #spans(
-    ids: readonly number[],
-    { media = [], imageTokens }: PromptOptions,
-    signal: AbortSignal | undefined,
-  ): Promise<SpanAt[]> {
-    return this.media.atRuns(ids, await this.media.prepare(media, { imageTokens, signal }));
-  }
-
-  /** Soft tokens of spans; nothing for none. */
-  async #place(
-    spans: readonly SpanAt[],
-    signal: AbortSignal | undefined,
-  ): Promise<{ media?: PlacedMedia[] }> {
-    return spans.length > 0 ? { media: await this.media.place(spans, signal) } : {};
   }
 
   /** Checked prompt ids. */

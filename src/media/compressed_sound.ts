@@ -23,6 +23,8 @@ const NAMES: Record<Codec, string> = { mp3: "MP3", flac: "FLAC", opus: "Opus", v
 
 /** Silence takes few bytes: a larger piece could hold gigabytes of it. */
 const PIECE_BYTES = 4096;
+/** Frames of an MP3 file that may hold nothing but what its encoder added. */
+const PADDING_FRAMES = 4;
 
 /** Decodes an MP3, FLAC or Ogg file. Rejects with `MediaError` or the signal's reason. */
 export async function readCompressed(
@@ -32,7 +34,8 @@ export async function readCompressed(
 ): Promise<MonoSound> {
   const ogg = format === "ogg" ? readOgg(bytes) : undefined;
   const codec = ogg?.codec ?? format as "mp3" | "flac";
-  const declared = ogg?.samples ?? (codec === "flac" ? flacSamples(bytes) : undefined);
+  const declared = ogg?.samples ??
+    (codec === "flac" ? flacSamples(bytes) : codec === "mp3" ? mp3Samples(bytes) : undefined);
   const sound = await decodeAll(codec, bytes, signal);
   const { samples, rate } = sound;
   if (ogg?.samples !== undefined && samples.length > ogg.samples) {
@@ -142,6 +145,21 @@ function flacSamples(bytes: Uint8Array): number | undefined {
   if (data.length < 42 || data.ascii(0, 4) !== "fLaC") return undefined;
   const total = (data.u8(21) & 15) * 2 ** 32 + data.u32(22);
   return total === 0 ? undefined : total;
+}
+
+/** Samples that an MP3 file with an Info or Xing frame has at least: encoders' padding is not counted. */
+function mp3Samples(bytes: Uint8Array): number | undefined {
+  const data = new Bytes(bytes);
+  let at = 0;
+  if (data.length > 10 && data.ascii(0, 3) === "ID3") {
+    at = 10 +
+      ((data.u8(6) & 127) << 21 | (data.u8(7) & 127) << 14 | (data.u8(8) & 127) << 7 | data.u8(9) & 127);
+  }
+  if (at + 48 > data.length || data.u8(at) !== 0xff) return undefined;
+  const version1 = (data.u8(at + 1) >> 3 & 3) === 3, mono = data.u8(at + 3) >> 6 === 3;
+  const info = at + 4 + (version1 ? mono ? 17 : 32 : mono ? 9 : 17); // behind the side information
+  if (!["Info", "Xing"].includes(data.ascii(info, 4)) || (data.u32(info + 4) & 1) === 0) return undefined;
+  return Math.max(0, data.u32(info + 8) - PADDING_FRAMES) * (version1 ? 1152 : 576);
 }
 
 interface OggFacts {

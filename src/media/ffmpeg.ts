@@ -52,7 +52,7 @@ export async function openWithFfmpeg(
     if (options.sound && facts.hasSound) sound = await samplesOf(input, SOUND_SECONDS, signal);
     return {
       frames: framesOf(input, facts, options),
-      sound: () => Promise.resolve(sound && { samples: sound.samples, warnings: [] }),
+      sound: () => Promise.resolve(sound && { ...sound, seconds: facts.seconds }),
     };
   } catch (error) {
     await input.remove();
@@ -131,6 +131,7 @@ async function localFile(
 interface Facts {
   frames: number;
   fps: number;
+  /** undefined where the file does not say */ seconds?: number;
   hasSound: boolean;
 }
 
@@ -157,7 +158,11 @@ async function look(input: LocalFile, signal: AbortSignal | undefined): Promise<
   const seconds = (last("out_time_us") || 0) / 1e6;
   const named = Number(/Video:.*?([\d.]+) fps/.exec(stderr)?.[1]);
   const fps = named > 0 ? named : frames > 0 && seconds > 0 ? frames / seconds : USUAL_FPS;
-  return { frames, fps, hasSound: /Stream #0:\d+.*Audio:/.test(stderr) };
+  const [, hours, minutes, rest] = /Duration: (\d+):(\d+):([\d.]+)/.exec(stderr) ?? [];
+  const duration = rest === undefined
+    ? undefined
+    : Number(hours) * 3600 + Number(minutes) * 60 + Number(rest);
+  return { frames, fps, seconds: duration, hasSound: /Stream #0:\d+.*Audio:/.test(stderr) };
 }
 
 async function* framesOf(

@@ -16,6 +16,8 @@ export interface MonoSound {
 export interface Sound {
   /** −1 to 1. */
   samples: Float32Array;
+  /** Of the whole recording, where `samples` may be its beginning only. */
+  seconds?: number;
   /** What was cut or repaired. */
   warnings: Warning[];
 }

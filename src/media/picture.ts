@@ -1,7 +1,7 @@
 /** From what a caller passes as a picture to upright 8-bit RGB. */
 import { InvalidArgument, MediaError } from "../errors.ts";
 import { type Decoded, decodeWith } from "./codecs.ts";
-import { imageHeader } from "./headers/image.ts";
+import { damagedImage, imageHeader } from "./headers/image.ts";
 import { gifFrames, parseGif } from "./gif.ts";
 import type { ImageInput, RawPixels } from "./inputs.ts";
 import type { Picture } from "./resize.ts";
@@ -33,9 +33,14 @@ async function decode(
   bytes: Uint8Array,
   header: ReturnType<typeof imageHeader>,
 ): Promise<Decoded> {
-  if (format === "gif") return first(gifFrames(parseGif(bytes), 1));
-  if (header.animated) return first(webpFrames(bytes, 1));
-  return await decodeWith(header.components === 4 ? "cmyk" : format, bytes);
+  if (format === "gif") return await first(gifFrames(parseGif(bytes), 1));
+  if (header.animated) return await first(webpFrames(bytes, 1));
+  const decoded = await decodeWith(header.components === 4 ? "cmyk" : format, bytes);
+  if (decoded.width === header.width && decoded.height === header.height) return decoded;
+  throw damagedImage(
+    format,
+    `its header says ${header.width} × ${header.height}, its pixels are ${decoded.width} × ${decoded.height}`,
+  );
 }
 
 async function first(
@@ -68,10 +73,19 @@ export function imageFormat(format: MediaFormat | undefined): ImageFormat {
 
 /** RGB as it should be looked at: turned as `orientation` (1–8, as in Exif) says, over white. */
 export function upright({ data, width, height }: Decoded, orientation: number): Picture {
+  const pixels = new Uint8Array(width * height * 3);
+  if (orientation === 1) {
+    for (let from = 0, at = 0; from < data.length; from += 4, at += 3) {
+      const alpha = data[from + 3];
+      for (let c = 0; c < 3; c++) {
+        pixels[at + c] = alpha === 255 ? data[from + c] : overWhite(data[from + c], alpha);
+      }
+    }
+    return { pixels, width, height };
+  }
   const turned = orientation >= 5;
   const outWidth = turned ? height : width, outHeight = turned ? width : height;
   const mirrorX = [2, 3, 7, 8].includes(orientation), mirrorY = [3, 4, 6, 7].includes(orientation);
-  const pixels = new Uint8Array(width * height * 3);
   let at = 0;
   for (let y = 0; y < outHeight; y++) {
     for (let x = 0; x < outWidth; x++) {
@@ -81,12 +95,15 @@ export function upright({ data, width, height }: Decoded, orientation: number): 
         ((mirrorY ? height - 1 - row : row) * width + (mirrorX ? width - 1 - column : column));
       const alpha = data[from + 3];
       for (let c = 0; c < 3; c++) {
-        const value = data[from + c];
-        pixels[at++] = alpha === 255 ? value : Math.round((value * alpha + 255 * (255 - alpha)) / 255);
+        pixels[at++] = alpha === 255 ? data[from + c] : overWhite(data[from + c], alpha);
       }
     }
   }
   return { pixels, width: outWidth, height: outHeight };
+}
+
+function overWhite(value: number, alpha: number): number {
+  return Math.round((value * alpha + 255 * (255 - alpha)) / 255);
 }
 
 function rawPicture(input: RawPixels): Picture {

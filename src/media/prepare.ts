@@ -73,11 +73,13 @@ export async function prepareSound(sound: Sound, audio: Audio): Promise<Prepared
   const clip = samples.subarray(0, MAX_CLIP_SAMPLES);
   const warnings = [...sound.warnings];
   if (clip.length < samples.length) {
-    const seconds = (samples.length / SAMPLE_RATE).toFixed(1);
+    const { seconds = samples.length / SAMPLE_RATE } = sound;
     warnings.push({
       code: "audio_cut",
       message:
-        `The sound lasts ${seconds} s; the model hears the first ${MAX_CLIP_SAMPLES / SAMPLE_RATE} s. ` +
+        `The sound lasts ${seconds.toFixed(1)} s; the model hears the first ${
+          MAX_CLIP_SAMPLES / SAMPLE_RATE
+        } s. ` +
         `Pass the rest as further parts.`,
     });
   }

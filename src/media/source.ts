@@ -77,7 +77,7 @@ async function readAny(source: MediaSource, options: ReadOptions): Promise<Uint8
   switch (url.protocol) {
     case "data:":
     case "blob:":
-      return await readBody(await fetch(url, { signal: options.signal }), url, options);
+      return await readLocalUrl(url, options);
     case "http:":
     case "https:":
       return await download(url, options);
@@ -85,6 +85,18 @@ async function readAny(source: MediaSource, options: ReadOptions): Promise<Uint8
       throw new InvalidArgument(
         `${describeSource(url)}: media are read from http:, https:, file:, data: and blob: URLs.`,
       );
+  }
+}
+
+async function readLocalUrl(url: URL, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
+  try {
+    return await readBody(await fetch(url, { signal: options.signal }), url, options);
+  } catch (cause) {
+    options.signal?.throwIfAborted();
+    if (cause instanceof MarkbaseError) throw cause;
+    throw new MediaError("media_unreadable", `${describeSource(url)} cannot be read: ${reasonOf(cause)}.`, {
+      cause,
+    });
   }
 }
 

@@ -18,6 +18,7 @@ const FILES: Record<string, number> = {
   "progressive.jpg": 0,
   "grey.jpg": 0,
   "cmyk.jpg": 1,
+  "ycck.jpg": 4, // another decoder: its transform and two conversions of colours round by themselves
   "lossy.webp": 0,
   "lossless.webp": 0,
   "alpha.webp": 0,
@@ -199,6 +200,13 @@ Deno.test("files that are no pictures are refused with what they are", async () 
     "media_missing",
   );
   await assertRejects(() => readPicture("ftp://example.com/a.png"), InvalidArgument);
+  const url = await assertRejects(() => readPicture("data:image/png;base64,!!!"), MediaError);
+  assertEquals(url.code, "media_unreadable");
+  const gone = await assertRejects(
+    () => readPicture("blob:null/00000000-0000-0000-0000-000000000000"),
+    MediaError,
+  );
+  assertEquals(gone.code, "media_unreadable");
 });
 
 Deno.test("flipped bits in a picture give an error or a picture, never a crash or a hang", async () => {

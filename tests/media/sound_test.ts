@@ -146,6 +146,16 @@ Deno.test("a truncated sound of any format is heard as far as it goes with a war
   }
 });
 
+Deno.test("an MP3 that lost its end says so, by the number of frames that it declares", async () => {
+  const bytes = mediaBytes("long.mp3");
+  const whole = await readSound(bytes);
+  assertEquals(whole.warnings, []);
+  assert(Math.abs(whole.samples.length - 32_000) < 32);
+  const { samples, warnings } = await readSound(bytes.subarray(0, bytes.length * 0.6));
+  assertEquals(warnings.map(({ code }) => code), ["sound_truncated"]);
+  assert(samples.length < 24_000);
+});
+
 Deno.test("files that are no sounds are refused with what they are", async () => {
   const cases: [Uint8Array, string, RegExp][] = [
     [new TextEncoder().encode("<!doctype html><p>not found"), "unknown_media", /no known format/],

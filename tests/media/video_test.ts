@@ -189,6 +189,30 @@ Deno.test({
       for (let i = 8001; i < 24_000; i++) if (samples[i - 1] < 0 && samples[i] >= 0) crossings++;
       assert(Math.abs(crossings - 1000) <= 2, `${crossings} periods in a second`);
     }
+    const long = `${folder}/long.mp4`;
+    const tones = [
+      "-f",
+      "lavfi",
+      "-i",
+      "sine=frequency=300:duration=40",
+      "-f",
+      "lavfi",
+      "-i",
+      "color=red:s=32x32:r=1:d=40",
+    ];
+    await new Deno.Command("ffmpeg", { args: ["-v", "error", ...tones, "-pix_fmt", "yuv420p", long] })
+      .output();
+    const vision = {
+      patchSize: 16,
+      poolingKernelSize: 3,
+      merged: false,
+      imageTokens: 70,
+      frameTokens: 70,
+      frames: 2,
+    };
+    const { spans, warnings } = await prepareVideo(long, { vision, audio: { kind: "mel" } }, {});
+    assertEquals(spans.map(({ kind, tokens }) => `${kind} ${tokens}`), ["video 64", "video 64", "audio 750"]);
+    assertMatch(warnings[0].message, /^The sound lasts (39|40)\.\d s; the model hears the first 30 s/);
     const bytes = Deno.readFileSync(path);
     const error = await assertRejects(() => framesOf(bytes.subarray(0, 600), 4), MediaError);
     assertEquals(error.code, "media_damaged");
