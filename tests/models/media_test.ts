@@ -1,6 +1,7 @@
 /** Whole multimodal models through the public API: from picture and sound files to logits and text, against the reference. */
 import { assert, assertEquals } from "@std/assert";
 import { type ContentPart, load, type Message } from "../../mod.ts";
+import { loadWith } from "../../src/engine/load.ts";
 import { cosine, fixtureModel, maxDifference, readGolden } from "../support/models.ts";
 
 const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
@@ -112,3 +113,90 @@ for (const row of ["e2b-mm-clipped", "e2b-mm-unclipped", "31b-mm", "12b"]) {
     },
   });
 }
+
+for (const row of ["e2b-mm-clipped", "31b-mm", "12b"]) {
+  const folder = fixtureModel(row);
+  Deno.test({
+    name: `${row}: a prompt of two pictures gives the same logits bit for bit in chunks of any size`,
+    ignore: folder === null,
+    fn: async () => {
+      const { prompts } = await readGolden(folder!);
+      const { input_ids: ids } = prompts.find(({ name }) => name === "two_images")!;
+      const { images }: GoldenMedia = JSON.parse(await Deno.readTextFile(`${folder}/golden.json`));
+      const media = images.map(({ file }): ContentPart => ({ type: "image", image: `${folder}/${file}` }));
+      let first: Float32Array | undefined;
+      for (const chunkRows of [512, 64, 16, 5]) {
+        await using model = await loadWith(folder!, EXACT, { chunkRows });
+        const logits = await model.logits(ids, { last: 6, media });
+        first ??= logits;
+        assertEquals(maxDifference(logits, first), 0, `chunks of ${chunkRows}`);
+      }
+    },
+  });
+}
+
+Deno.test("a second picture is seen like the first where pictures are blocks: the first one's mask is not on it", async () => {
+  const folder = fixtureModel("31b-mm");
+  if (folder === null) return console.log("skipped: fixture 31b-mm is absent");
+  const { prompts } = await readGolden(folder);
+  const { images }: GoldenMedia = JSON.parse(await Deno.readTextFile(`${folder}/golden.json`));
+  const [a, b] = images.map(({ file }): ContentPart => ({ type: "image", image: `${folder}/${file}` }));
+  const ids = (name: string) => prompts.find((prompt) => prompt.name === name)!.input_ids;
+  await using model = await load(folder, EXACT);
+  const fresh = await model.logits(ids("two_images"), { last: 4, media: [a, b] });
+  // After other prompts with media, alone and together with them, the same prompt gives the same.
+  await model.logits(ids("image"), { media: [a] });
+  const together = await Promise.all([
+    model.logits(ids("image"), { media: [a] }),
+    model.logits(ids("two_images"), { last: 4, media: [a, b] }),
+    model.logits(ids("image"), { media: [a] }),
+  ]);
+  assertEquals(maxDifference(together[1], fresh), 0);
+  assertEquals(maxDifference(together[0], together[2]), 0);
+  const greedy = { temperature: 0, maxTokens: 8, ignoreEos: true };
+  const alone = await Array.fromAsync(model.generate(ids("two_images"), { ...greedy, media: [a, b] }));
+  const [, again] = await Promise.all([
+    Array.fromAsync(model.generate(ids("image"), { ...greedy, media: [a] })),
+    Array.fromAsync(model.generate(ids("two_images"), { ...greedy, media: [a, b] })),
+  ]);
+  assertEquals(again, alone);
+});
+
+Deno.test("with a drafter, and with drafts looked up, replies about pictures and sounds are the same", async () => {
+  const drafter = new URL("../../examples/tiny-drafter", import.meta.url).pathname;
+  await using plain = await load("tiny", EXACT);
+  await using drafted = await load("tiny", { ...EXACT, drafter });
+  for (const name of ["image_two", "audio_digits", "mixed"]) {
+    const golden = JSON.parse(await Deno.readTextFile(`${TINY}${name}.json`));
+    const looked = await plain.chat(messagesOf(golden), { temperature: 0, speculative: true });
+    const reply = await drafted.chat(messagesOf(golden), { temperature: 0 });
+    assertEquals([looked.text, reply.text], [golden.output_text_clean, golden.output_text_clean]);
+    assert(reply.speculation!.drafted > 0);
+  }
+});
+
+Deno.test("e2b-mm-clipped-mlx-4bit: files to soft tokens and logits as the golden ones, without a processor_config.json", async () => {
+  const folder = fixtureModel("e2b-mm-clipped-mlx-4bit"), source = fixtureModel("e2b-mm-clipped");
+  if (folder === null || source === null) return console.log("skipped: the fixture is absent");
+  const { prompts, tensors } = await readGolden(folder);
+  const { images, audio }: GoldenMedia = JSON.parse(await Deno.readTextFile(`${source}/golden.json`));
+  const partOf = (name: string): ContentPart =>
+    name[0] === "i"
+      ? { type: "image", image: `${source}/${images[Number(name[1])].file}` }
+      : { type: "audio", audio: `${source}/${audio[Number(name[1])].file}` };
+  await using model = await load(folder, EXACT);
+  const { vocabularySize: V } = model.config;
+  const seen = await model.embedImage(`${source}/${images[0].file}`, { imageTokens: 70 });
+  const heard = await model.embedAudio(`${source}/${audio[0].file}`);
+  assert(cosine(seen, tensors.get("image0.soft_tokens")!.data) >= 0.9999);
+  assert(cosine(heard, tensors.get("audio0.soft_tokens")!.data) >= 0.9999);
+  for (const { name, input_ids: ids, media: names } of prompts) {
+    const media = names!.map((part) => partOf(String(part)));
+    const logits = await model.logits(ids, { last: 8, media, imageTokens: 70 });
+    const expected = tensors.get(`${name}.logits_last8`)!.data;
+    for (let at = 0; at < 8 * V; at += V) {
+      const similarity = cosine(logits.subarray(at, at + V), expected.subarray(at, at + V));
+      assert(similarity >= 0.9999, `${name}, row ${at / V}: cosine ${similarity}`);
+    }
+  }
+});
