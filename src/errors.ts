@@ -100,7 +100,11 @@ export class ContextFull extends MarkbaseError {
 /** A saved session cannot be restored: its file is damaged, or it belongs to another model. */
 export class SessionError extends MarkbaseError {}
 
-/** The network, hub or cache could not deliver a file. */
+/**
+ * The network, hub or cache could not deliver a file. Codes: `unreachable`, `fetch_failed`, `truncated`, `hash_mismatch`, `changed`,
+ * `rate_limited`, `invalid_answer`, `unauthorized`, `forbidden`, `gated`, `repository_not_found`, `revision_not_found`, `file_not_found`,
+ * `choose_file`, `unsupported_repository`, `unsupported_source`, `unsafe_name`, `not_cached`, `in_use`, `no_space`.
+ */
 export class HubError extends MarkbaseError {}
 
 /** An image, sound or video cannot be decoded or is outside the limits. */

@@ -19,7 +19,7 @@ export interface AffineRows {
 
 const LEAST_SCALE = Math.fround(1e-7);
 /** Shares of a group's range that the search tries; values beyond are clipped. */
-const SHARES = [1, 0.95, 0.9, 0.85, 0.8, 0.7];
+const SHARES = [1, 0.9, 0.8, 0.7];
 /** Rounds of least squares for each share. */
 const STEPS = 2;
 const ROUND = 12_582_912; // 1.5 · 2^23: adding and taking it away rounds an f32 to a whole number, halves to even
@@ -80,6 +80,13 @@ class Group {
   readonly #trial: Uint8Array;
   #least = 0;
   #most = 0;
+  // Sums of weight, weight · value, weight · value², weight · code, weight · code², weight · code · value.
+  #a = 0;
+  #w = 0;
+  #ww = 0;
+  #q = 0;
+  #qq = 0;
+  #qw = 0;
 
   constructor(private readonly size: number, private readonly top: number) {
     this.codes = new Uint8Array(size);
@@ -110,16 +117,18 @@ class Group {
     this.#weigh(importance, column);
     this.fitRange(); // so that the result is never worse than without a search
     this.#round();
-    let best = this.#error(this.scale, this.bias, this.codes);
+    this.#count(this.codes);
+    let best = this.#error();
     let bestScale = this.scale, bestBias = this.bias;
     const trial = this.#trial;
     for (const share of SHARES) {
       this.#spread(share);
       this.#round();
       for (let step = 0; step < STEPS; step++) {
-        this.#encode(this.scale, this.bias, trial);
-        if (!this.#leastSquares(trial)) break;
-        const error = this.#error(this.scale, this.bias, trial);
+        this.#nearest(trial);
+        this.#count(trial);
+        if (!this.#leastSquares()) break;
+        const error = this.#error();
         if (!(error < best)) continue;
         best = error;
         bestScale = this.scale;
@@ -148,15 +157,26 @@ class Group {
     this.bias = fromBf16(toBf16(this.bias));
   }
 
+  /** Takes the weights of the columns, and the sums over the group that no code changes. */
   #weigh(importance: Float64Array | null, column: number): void {
-    const weights = this.#weights;
+    const weights = this.#weights, values = this.#values, { size } = this;
     let sum = 0;
-    for (let i = 0; i < this.size; i++) sum += weights[i] = importance === null ? 1 : importance[column + i];
+    for (let i = 0; i < size; i++) sum += weights[i] = importance === null ? 1 : importance[column + i];
     // Columns that the texts never used still count a little.
-    const floor = sum > 0 ? 1e-3 * sum / this.size : 1;
-    for (let i = 0; i < this.size; i++) weights[i] += floor;
+    const floor = sum > 0 ? 1e-3 * sum / size : 1;
+    let a = 0, w = 0, ww = 0;
+    for (let i = 0; i < size; i++) {
+      const weight = weights[i] += floor, value = values[i];
+      a += weight;
+      w += weight * value;
+      ww += weight * value * value;
+    }
+    this.#a = a;
+    this.#w = w;
+    this.#ww = ww;
   }
 
+  /** The codes of MLX: every step in f32, halves to even. */
   #encode(scale: number, bias: number, codes: Uint8Array): void {
     const values = this.#values, { size, top } = this;
     for (let i = 0; i < size; i++) {
@@ -165,34 +185,45 @@ class Group {
     }
   }
 
-  #error(scale: number, bias: number, codes: Uint8Array): number {
-    const values = this.#values, weights = this.#weights;
-    let error = 0;
-    for (let i = 0; i < this.size; i++) {
-      const d = scale * codes[i] + bias - values[i];
-      error += weights[i] * d * d;
+  /** The nearest codes for the present scale and bias. */
+  #nearest(codes: Uint8Array): void {
+    const values = this.#values, { size, top, bias } = this, steps = 1 / this.scale;
+    for (let i = 0; i < size; i++) {
+      const x = (values[i] - bias) * steps + 0.5;
+      codes[i] = x >= top ? top : x > 0 ? x : 0; // the array drops the fraction
     }
-    return error;
   }
 
-  /** Scale and bias with the least weighted error for these codes, in bf16; false where all codes are alike. */
-  #leastSquares(codes: Uint8Array): boolean {
-    const values = this.#values, weights = this.#weights;
-    let a = 0, q = 0, qq = 0, w = 0, qw = 0;
-    for (let i = 0; i < this.size; i++) {
-      const weight = weights[i], code = codes[i], value = values[i];
-      a += weight;
-      q += weight * code;
-      qq += weight * code * code;
-      w += weight * value;
-      qw += weight * code * value;
+  /** The sums over the group that depend on the codes. */
+  #count(codes: Uint8Array): void {
+    const values = this.#values, weights = this.#weights, { size } = this;
+    let q = 0, qq = 0, qw = 0;
+    for (let i = 0; i < size; i++) {
+      const code = codes[i], weighted = weights[i] * code;
+      q += weighted;
+      qq += weighted * code;
+      qw += weighted * values[i];
     }
-    const determinant = a * qq - q * q;
-    if (!(determinant > 1e-12 * a * qq)) return false;
-    const scale = fromBf16(toBf16((a * qw - q * w) / determinant));
+    this.#q = q;
+    this.#qq = qq;
+    this.#qw = qw;
+  }
+
+  /** Σ weight · (scale · code + bias - value)² of the codes that were counted. */
+  #error(): number {
+    const { scale, bias } = this;
+    return scale * scale * this.#qq + 2 * scale * bias * this.#q + bias * bias * this.#a -
+      2 * scale * this.#qw - 2 * bias * this.#w + this.#ww;
+  }
+
+  /** Scale and bias with the least weighted error for the counted codes, in bf16; false where all codes are alike. */
+  #leastSquares(): boolean {
+    const determinant = this.#a * this.#qq - this.#q * this.#q;
+    if (!(determinant > 1e-12 * this.#a * this.#qq)) return false;
+    const scale = fromBf16(toBf16((this.#a * this.#qw - this.#q * this.#w) / determinant));
     if (scale === 0) return false;
     this.scale = scale;
-    this.bias = fromBf16(toBf16((w - scale * q) / a));
+    this.bias = fromBf16(toBf16((this.#w - scale * this.#q) / this.#a));
     return true;
   }
 }

@@ -5,6 +5,7 @@ import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { TokenizerError } from "../../src/errors.ts";
 import { entriesOf, folderOf, openChanged, withFolder } from "../checkpoint/support.ts";
 import { type TensorEntry, type Value, writeGguf } from "../checkpoint/gguf_writer.ts";
+import { converted, tensorsOf } from "../convert/support.ts";
 import { maxDifference, readGolden } from "../support/models.ts";
 
 const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
@@ -147,4 +148,30 @@ Deno.test("a vocabulary in the file that cannot be used leaves a model of token 
   assertEquals([error.code, error.message], ["tokenizer_unusable", model.warnings[0].message]);
   assertEquals((await assertRejects(() => model.complete("t4"), TokenizerError)).code, "tokenizer_unusable");
   assertEquals((await model.logits([2, 13, 65])).length, model.config.vocabularySize);
+});
+
+Deno.test("gemma3: a GGUF file and a folder with the same weights are quantised to the same codes", async () => {
+  const file = writeGguf({ metadata: METADATA, tensors: await ggufTensors() });
+  await withFolder({ "model.gguf": file }, async (path) => {
+    await using fromGguf = await converted(`${path}/model.gguf`);
+    await using fromFolder = await converted(folderOf("gemma3"));
+    const [a, b] = [await tensorsOf(fromGguf.folder), await tensorsOf(fromFolder.folder)];
+    assertEquals([...a.keys()].sort(), [...b.keys()].sort());
+    for (const [name, { dtype, bytes }] of b) {
+      if (dtype !== "BF16" || a.get(name)!.dtype === dtype) assertEquals(a.get(name)!.bytes, bytes, name);
+    }
+    const [one, other] = await Promise.all([load(fromGguf.folder, EXACT), load(fromFolder.folder, EXACT)]);
+    await using _one = one, _other = other;
+    assertEquals(
+      one.config.normWeightOffset,
+      1,
+      "its norms are written without their one, as the config says",
+    );
+    const { prompts: [{ input_ids: ids }] } = await readGolden(folderOf("gemma3"));
+    const difference = maxDifference(
+      await one.logits(ids, { last: 8 }),
+      await other.logits(ids, { last: 8 }),
+    );
+    assert(difference < 1e-3, `difference ${difference}`);
+  });
 });
