@@ -10,11 +10,11 @@ import { GgufMetadata, readEntry, TextBudget } from "./gguf_metadata.ts";
 import type { RawTensor } from "./tensor.ts";
 
 /** Most bytes before the data of the tensors. */
-export const MAX_GGUF_HEADER_BYTES: number = 128 * 2 ** 20;
+export const MAX_GGUF_HEADER_BYTES: number = 64 * 2 ** 20;
 /** Most metadata entries of one file. */
-export const MAX_GGUF_ENTRIES: number = 65_536;
+export const MAX_GGUF_ENTRIES: number = 16_384;
 /** Most tensors of one file. */
-export const MAX_GGUF_TENSORS: number = 65_536;
+export const MAX_GGUF_TENSORS: number = 16_384;
 /** Most bytes of all keys, single texts and tensor names of one file. */
 export const MAX_GGUF_TEXT_BYTES: number = 16 * 2 ** 20;
 

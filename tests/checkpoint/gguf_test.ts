@@ -107,7 +107,7 @@ const BROKEN: [string, GgufContent | Uint8Array, string[]][] = [
   ["version 1", { version: 1 }, ["version 1", "2 and 3"]],
   ["version 4", { version: 4 }, ["version 4"]],
   ["big-endian numbers", { version: 3 << 24 }, ["big-endian"]],
-  ["more tensors than bytes", { tensorCount: 60_000n }, ["60000 tensors", "truncated"]],
+  ["more tensors than bytes", { tensorCount: 16_000n }, ["16000 tensors", "truncated"]],
   ["too many tensors", { tensorCount: 2n ** 40n }, ["1099511627776 tensors", "limit"]],
   ["2⁶⁴ - 1 tensors", { tensorCount: 2n ** 64n - 1n }, ["more than 2^53 tensors"]],
   ["too many entries", { entryCount: 2n ** 62n }, ["more than 2^53 metadata entries"]],
