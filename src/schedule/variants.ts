@@ -119,6 +119,8 @@ export interface AttentionParts {
   keysAreValues?: boolean;
   normValues?: boolean;
   rotatedPairs?: number;
+  positionScale?: number;
+  scoreScale?: number;
   /** a sequence has several decode rows in the run */ verifies?: boolean;
   gathered?: boolean;
 }
@@ -140,6 +142,8 @@ export function attentionVariants(a: AttentionParts, paths: readonly ("row" | "p
       words.push(!a.ownsKv ? "shared" : a.keysAreValues ? "keys are values" : "own keys");
       if (a.normValues === false) words.push("raw values");
       if (a.rotatedPairs! < a.headDim / 2) words.push("partial rotation");
+      if ((a.positionScale ?? 1) !== 1) words.push("scaled positions");
+      if ((a.scoreScale ?? 1) !== 1) words.push("scaled scores");
     }
     if (a.gathered) words.push("gathered");
     if (a.verifies && path === "row") words.push("rows of one sequence");
@@ -192,6 +196,7 @@ function variantsOfOp(op: Op): string[] {
         op: op.kind,
         pages: op.kv.pages.format.kind,
         rotatedPairs: op.rope.rotatedPairs,
+        positionScale: op.rope.positionScale,
       };
       return [
         ...attentionVariants(parts, ["row", "prompt"]),

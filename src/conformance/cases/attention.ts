@@ -30,6 +30,8 @@ export interface AttentionDescription {
   /** default: headDim / 2 */ rotatedPairs?: number;
   theta?: number;
   /** added to positions by the rotation alone */ positionOffset?: number;
+  /** factor of positions in the rotation of an attention; default 1 */ positionScale?: number;
+  /** factor of the scores of an attention; default 1 */ scoreScale?: number;
   /** K of the last key of each sequence is this much larger than the others */ peak?: number;
   /**
    * moves every score of an attend this far; q and K are then multiples of 1/8, so that f32 holds large scores exactly
@@ -86,7 +88,8 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
 
   // Scores of about ±2: enough to tell keys apart, not so much that one key takes all.
   const eighths = (value: number) => d.shift ? Math.round(8 * value) / 8 : value;
-  const size = d.op === "attend" ? 1 : Math.SQRT2 / headDim ** 0.25;
+  const { scoreScale = 1 } = d;
+  const size = d.op === "attend" ? 1 : Math.SQRT2 / headDim ** 0.25 / Math.sqrt(scoreScale);
   const values = new Float64Array(poolPages * 2 * LAYERS * kvHeads * PAGE * headDim).fill(NaN);
   sequences.forEach(({ history, rows }, s) => {
     const end = ownsKv ? history : history + rows;
@@ -148,18 +151,26 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
     rope: {
       theta: d.theta ?? 1e4,
       rotatedPairs: d.rotatedPairs ?? headDim / 2,
-      positionScale: 1,
+      positionScale: d.positionScale ?? 1,
       positionOffset: d.positionOffset,
     },
     eps: 1e-3,
-    scoreScale: 1,
+    scoreScale,
   }, exact);
 }
 
 function name(d: AttentionDescription): string {
   const sequences = d.sequences.map((s) => `${s.history}+${s.rows}${s.decode ? "d" : ""}`).join(",");
   const parts = [`${d.kv ?? "f32"} sequences ${sequences} heads=${d.heads}/${d.kvHeads} d=${d.headDim}`];
-  for (const key of ["window", "rotatedPairs", "theta", "positionOffset", "peak", "shift", "rule"] as const) {
+  const numbers = [
+    "window",
+    "rotatedPairs",
+    "theta",
+    "positionOffset",
+    "positionScale",
+    "scoreScale",
+  ] as const;
+  for (const key of [...numbers, "peak", "shift", "rule"] as const) {
     if (d[key] !== undefined) parts.push(`${key}=${d[key]}`);
   }
   if (d.blocks) parts.push(`blocks ${d.blocks.map((block) => block.join("-")).join(",")}`);
@@ -277,6 +288,11 @@ export function attentionCases(): TableCase[] {
       add({ ...small, kv, sequences, keysAreValues: true, rotatedPairs: 8, theta: 1e6 }, "attention");
       add({ ...small, kv, sequences, normValues: false }, "attention");
       add({ ...small, kv, sequences, normValues: false, keysAreValues: true }, "attention");
+      add(
+        { ...small, kv, sequences, normValues: false, positionScale: 1 / 8, scoreScale: 1 / 8 },
+        "attention",
+      );
+      add({ ...small, kv, sequences, window: 20, normValues: false, scoreScale: 168 ** -0.5 }, "attention");
       add({ ...small, kv, sequences, rotatedPairs: 5 }, "attention");
       add({ ...small, kv, sequences, rotatedPairs: 0 }, "attention");
       add({ ...small, kv, sequences, gathered: true }, "attend");

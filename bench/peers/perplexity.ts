@@ -1,0 +1,64 @@
+/**
+ * Perplexity of a text under a model, in exact and in fast mode, and, where node-llama-cpp is installed, under llama.cpp with
+ * the same ids:
+ *
+ *   deno run -A bench/peers/perplexity.ts MODEL [--text FILE] [--device cpu] [--peer FOLDER]
+ *
+ * FOLDER holds `node_modules` with node-llama-cpp. All tokens but the first count; the text must fit the context.
+ */
+import { parseArgs } from "node:util";
+import { load } from "../../mod.ts";
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { text: { type: "string" }, device: { type: "string", default: "cpu" }, peer: { type: "string" } },
+});
+const [source] = positionals;
+const text = await Deno.readTextFile(
+  values.text ?? new URL("../../tests/fixtures/gemma3_270m/text.txt", import.meta.url),
+);
+
+/** Mean negative log-likelihood of each token given those before it, in nats. `logits`: [ids, V]. */
+function lossOf(logits: Float32Array, ids: readonly number[], V: number): number {
+  let sum = 0;
+  for (let i = 0; i + 1 < ids.length; i++) {
+    const row = logits.subarray(i * V, (i + 1) * V);
+    let most = -Infinity, total = 0;
+    for (const value of row) most = Math.max(most, value);
+    for (const value of row) total += Math.exp(value - most);
+    sum += most + Math.log(total) - row[ids[i + 1]];
+  }
+  return sum / (ids.length - 1);
+}
+
+function report(who: string, nll: number): void {
+  console.log(`${who.padEnd(18)} nll ${nll.toFixed(5)}  perplexity ${Math.exp(nll).toFixed(4)}`);
+}
+
+let ids: number[] = [];
+for (const precision of ["exact", "fast"] as const) {
+  using model = await load(source, { device: values.device as "cpu", precision, contextLength: 4096 });
+  const begin = model.config.tokens.bos === null ? [] : [model.config.tokens.bos];
+  ids = [...begin, ...model.tokenizer.encode(text)];
+  report(
+    `markbase ${precision}`,
+    lossOf(await model.logits(ids, { last: ids.length }), ids, model.config.vocabularySize),
+  );
+}
+if (values.peer !== undefined) {
+  const list = await Deno.makeTempFile({ suffix: ".json" });
+  const script = `${values.peer}/llama_perplexity.mjs`; // beside node_modules, where node looks for packages
+  try {
+    await Deno.writeTextFile(list, JSON.stringify(ids));
+    await Deno.copyFile(new URL("llama_perplexity.mjs", import.meta.url), script);
+    const { stdout, success } = await new Deno.Command("node", {
+      args: [script, await Deno.realPath(source), list],
+      stderr: "inherit",
+    }).output();
+    if (!success) throw new Error("node failed; see above.");
+    report("llama.cpp", JSON.parse(new TextDecoder().decode(stdout)).nll);
+  } finally {
+    await Deno.remove(list);
+    await Deno.remove(script);
+  }
+}

@@ -1,0 +1,99 @@
+/**
+ * Real weights: Gemma 3 270M (base) in Q4_K_M. In exact mode the model says what a float32 reference says of the same
+ * weights. llama.cpp also rounds activations to 8 bits and is compared as far as that lets it.
+ */
+import { assert, assertEquals } from "@std/assert";
+import { load } from "../../mod.ts";
+import { gemma3Model } from "../support/models.ts";
+import golden from "../fixtures/gemma3_270m/golden.json" with { type: "json" };
+
+const path = gemma3Model();
+const ignore = path === null;
+const EXACT = { device: "cpu", precision: "exact", kvCache: "f32", contextLength: 1024 } as const;
+/** A step at which the first two tokens are nearer than this may go either way. */
+const NEAR_TIE = 0.05;
+/** Most tokens compared: more only take time. */
+const STEPS = 24;
+
+async function greedyOf(model: Awaited<ReturnType<typeof load>>, prompt: number[], maxTokens: number) {
+  const ids: number[] = [];
+  for await (const id of model.generate(prompt, { maxTokens, temperature: 0, ignoreEos: true })) ids.push(id);
+  return ids;
+}
+
+/** Mean negative log-likelihood of each token given those before it, in nats. */
+function lossOf(logits: Float32Array, ids: readonly number[], V: number): number {
+  let sum = 0;
+  for (let i = 0; i + 1 < ids.length; i++) {
+    const row = logits.subarray(i * V, (i + 1) * V);
+    let most = -Infinity, total = 0;
+    for (const value of row) most = Math.max(most, value);
+    for (const value of row) total += Math.exp(value - most);
+    sum += most + Math.log(total) - row[ids[i + 1]];
+  }
+  return sum / (ids.length - 1);
+}
+
+Deno.test("Gemma 3 270M: the vocabulary in the file gives the prompts' ids", { ignore }, async () => {
+  await using model = await load(path!, EXACT);
+  const text = await Deno.readTextFile(new URL("../fixtures/gemma3_270m/text.txt", import.meta.url));
+  assertEquals([2, ...model.tokenizer.encode(text)], golden.text.ids);
+  for (const { prompt, promptIds } of golden.outputs) {
+    assertEquals([2, ...model.tokenizer.encode(prompt)], promptIds);
+  }
+  assertEquals(model.warnings, []);
+});
+
+Deno.test(
+  "Gemma 3 270M continues as the float32 reference until a near-tie, and sensibly",
+  { ignore },
+  async () => {
+    await using model = await load(path!, EXACT);
+    for (const { prompt, promptIds, greedy, margins, first } of golden.outputs) {
+      const logits = await model.logits(promptIds);
+      first.ids.forEach((id, i) => {
+        const difference = Math.abs(logits[id] - first.logits[i]);
+        assert(difference <= 2e-3, `${prompt}: the logit of ${id} differs by ${difference}`);
+      });
+      const tie = margins.findIndex((margin) => margin < NEAR_TIE);
+      const certain = Math.min(tie < 0 ? greedy.length : tie, STEPS);
+      assertEquals(await greedyOf(model, promptIds, certain), greedy.slice(0, certain), prompt);
+    }
+    const { text } = await model.complete("The capital of France is", { maxTokens: 8, temperature: 0 });
+    assertEquals(text, " the capital of the country of France.");
+  },
+);
+
+Deno.test(
+  "Gemma 3 270M continues as llama.cpp until a step that 8-bit activations turn",
+  { ignore },
+  async () => {
+    await using model = await load(path!, EXACT);
+    for (const { prompt, promptIds, greedy, llamaCpp } of golden.outputs) {
+      const parted = greedy.findIndex((id, i) => id !== llamaCpp[i]);
+      const steps = parted < 0 ? STEPS : parted + 1;
+      const ids = await greedyOf(model, promptIds, steps);
+      const at = ids.findIndex((id, i) => id !== llamaCpp[i]);
+      if (at < 0) continue;
+      const logits = await model.logits([...promptIds, ...llamaCpp.slice(0, at)]);
+      const margin = logits[ids[at]] - logits[llamaCpp[at]];
+      // What it takes here: the float32 reference has the same margins, and that engine's own move by more between a prompt
+      // in one batch and the same tokens one by one.
+      assert(margin >= 0 && margin < 0.2, `${prompt}: at token ${at} the margin is ${margin}`);
+    }
+  },
+);
+
+Deno.test("Gemma 3 270M: the text's perplexity is the float32 reference's, in fast mode within 0.5%", {
+  ignore,
+}, async () => {
+  const { ids, nll } = golden.text;
+  const loss = async (precision: "exact" | "fast") => {
+    await using model = await load(path!, { ...EXACT, precision });
+    return lossOf(await model.logits(ids, { last: ids.length }), ids, model.config.vocabularySize);
+  };
+  const exact = await loss("exact");
+  assert(Math.abs(exact - nll) < 1e-4, `exact: ${exact}, reference ${nll}`);
+  const ratio = Math.exp(await loss("fast") - nll);
+  assert(Math.abs(ratio - 1) < 0.005, `fast: ${ratio} of the reference's perplexity`);
+});
