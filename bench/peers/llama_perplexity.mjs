@@ -2,8 +2,10 @@
 //   npm i -E node-llama-cpp@3.21.1 --ignore-scripts && node llama_perplexity.mjs MODEL.gguf IDS.json
 // IDS.json is a list of ids, BOS included. All tokens but the first count. Prints one line of JSON.
 import { readFileSync } from "node:fs";
-import { getLlama } from "node-llama-cpp";
+import process from "node:process";
 
+// No import statement: the package is no part of this project, only of the folder where this runs.
+const { getLlama } = await import(String("node-llama-cpp"));
 const [modelPath, idsPath] = process.argv.slice(2);
 const ids = JSON.parse(readFileSync(idsPath, "utf8"));
 const CHUNK = 16; // tokens whose probabilities are in memory at a time
