@@ -109,6 +109,21 @@ Deno.test("a model without eyes or ears says so before it opens a file", async (
   }
 });
 
+Deno.test("a model with a placeholder for pictures but none for videos takes pictures and refuses videos", async () => {
+  const folder = await Deno.makeTempDir();
+  const from = new URL("../../examples/tiny/", import.meta.url).pathname;
+  for (const { name } of Deno.readDirSync(from)) await Deno.copyFile(from + name, `${folder}/${name}`);
+  const { video_token_id: _, ...config } = JSON.parse(await Deno.readTextFile(`${folder}/config.json`));
+  await Deno.writeTextFile(`${folder}/config.json`, JSON.stringify(config));
+  await using model = await load(folder, EXACT);
+  const video: ContentPart = { type: "video", video: { frames: [scene] } };
+  const error = await assertRejects(() => model.chat([user(video)]), MarkbaseError);
+  assertEquals(error.code, "no_vision");
+  const { text: said } = await model.chat([user(image(scene), text("Describe the image."))], GREEDY);
+  assertEquals(said, "A red circle above two blue squares.");
+  await Deno.remove(folder, { recursive: true });
+});
+
 Deno.test("media and runs of placeholders that do not agree are refused with positions and numbers", async () => {
   await using model = await load("tiny");
   const { image: I, audio: A } = model.config.tokens;
@@ -315,6 +330,9 @@ Deno.test("clips of 29.9, 30.0, 30.1 and 90 s become at most 750 soft tokens, cu
     );
     assertEquals(usage.audioTokens, tokens, `${seconds} s`);
     assertEquals(warnings.filter(({ code }) => code === "audio_cut").length, cut);
+    using session = model.session();
+    await session.append([user(audio({ data, sampleRate: 16_000 }), text("What do you hear?"))]);
+    assertEquals(session.warnings.length, cut);
     if (cut) assertMatch(warnings.at(-1)!.message, new RegExp(`lasts ${seconds.toFixed(1)} s.*first 30 s`));
   }
 });

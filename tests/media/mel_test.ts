@@ -90,3 +90,11 @@ Deno.test("the Fourier transform equals the sum that defines it", () => {
     assert(Math.abs(magnitudes[k] - Math.hypot(re, im)) < 1e-12);
   }
 });
+
+Deno.test("raw frames are one for each 640 samples begun, the last filled up with zeros", () => {
+  for (const [samples, count] of [[640, 1], [641, 2], [800, 2], [480_000, 750], [1, 1]]) {
+    const { samples: padded, frames } = rawFrames(new Float32Array(samples).fill(1), 640);
+    assertEquals([frames, padded.length], [count, count * 640]);
+    assertEquals(padded.reduce((sum, s) => sum + s, 0), samples);
+  }
+});

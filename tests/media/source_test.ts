@@ -1,0 +1,112 @@
+import { assertEquals, assertMatch, assertRejects } from "@std/assert";
+import { MediaError } from "../../mod.ts";
+import { sniff } from "../../src/media/sniff.ts";
+import { pathOf, readHead, readSource } from "../../src/media/source.ts";
+import { mediaBytes, mediaPath } from "./support.ts";
+
+Deno.test("sources above a limit are refused with the numbers, however they come, without being read to the end", async () => {
+  let sent = 0;
+  const server = Deno.serve({ port: 0, onListen() {} }, () => {
+    const body = new ReadableStream({
+      pull(controller) {
+        sent += 65_536;
+        controller.enqueue(new Uint8Array(65_536));
+      },
+    });
+    return new Response(body);
+  });
+  const sources = [
+    `http://localhost:${server.addr.port}/endless`,
+    mediaPath("s16.wav"),
+    mediaBytes("s16.wav"),
+    new Blob([mediaBytes("s16.wav")]),
+    `data:;base64,${mediaBytes("s16.wav").toBase64()}`,
+  ];
+  for (const source of sources) {
+    const error = await assertRejects(() => readSource(source, { limit: 20_000 }), MediaError);
+    assertEquals(error.code, "media_too_large");
+    assertMatch(error.message, /has \d+ bytes or more; 20000 are allowed/);
+  }
+  await server.shutdown();
+  assertEquals(sent < 2 ** 24, true, `${sent} bytes were sent`);
+});
+
+Deno.test("what a server refuses, and a fetch that is cancelled, end with the status or the signal's reason", async () => {
+  const server = Deno.serve({ port: 0, onListen() {} }, async (request) => {
+    const { pathname } = new URL(request.url);
+    if (pathname === "/slow") await new Promise((resolve) => setTimeout(resolve, 500));
+    if (pathname === "/round") return new Response(null, { status: 302, headers: { location: "/round" } });
+    if (pathname === "/away") {
+      return new Response(null, { status: 302, headers: { location: "file:///etc/passwd" } });
+    }
+    return new Response("no", { status: pathname === "/slow" ? 200 : 404 });
+  });
+  const host = `http://localhost:${server.addr.port}`;
+  const messages: [string, RegExp][] = [
+    ["/none", /HTTP status 404/],
+    ["/round", /redirects more than 10 times/],
+    ["/away", /redirects to file:/],
+  ];
+  for (const [path, message] of messages) {
+    const error = await assertRejects(() => readSource(host + path, { limit: 1e6 }), MediaError);
+    assertEquals(error.code, "media_unreadable");
+    assertMatch(error.message, message);
+  }
+  const stop = new AbortController();
+  setTimeout(() => stop.abort(new Error("enough")), 50);
+  const slow = await assertRejects(
+    () => readSource(`${host}/slow`, { limit: 1e6, signal: stop.signal }),
+    Error,
+  );
+  assertEquals(slow.message, "enough");
+  await server.shutdown();
+});
+
+Deno.test("paths are told from URLs, drive letters and colons included", () => {
+  assertEquals(pathOf("photo.jpg"), "photo.jpg");
+  assertEquals(pathOf("C:\\photos\\a.jpg"), "C:\\photos\\a.jpg");
+  assertEquals(pathOf("12:30.wav"), "12:30.wav");
+  assertEquals(pathOf("data.png"), "data.png");
+  assertEquals(pathOf(new URL("file:///tmp/a%20b.png")), "/tmp/a b.png");
+  assertEquals(pathOf("file:///tmp/a%20b.png"), "/tmp/a b.png");
+  for (const url of ["https://example.com/a.png", "data:,x", "blob:null/1", "ftp://example.com/a"]) {
+    assertEquals(pathOf(url), undefined);
+  }
+});
+
+Deno.test("formats are told from the first bytes, whatever the name says", async () => {
+  const formats: Record<string, string> = {
+    "smooth.png": "png",
+    "smooth.jpg": "jpeg",
+    "lossy.webp": "webp",
+    "animated.webp": "webp",
+    "still.gif": "gif",
+    "smooth.avif": "avif",
+    "s16.wav": "wav",
+    "tone.mp3": "mp3",
+    "tone.flac": "flac",
+    "tone.ogg": "ogg",
+    "tone.opus": "ogg",
+    "expected.json": "undefined",
+  };
+  for (const [name, format] of Object.entries(formats)) {
+    assertEquals(String(sniff(await readHead(mediaPath(name), undefined))), format, name);
+  }
+  const tagged = new Uint8Array([
+    ...new TextEncoder().encode("ID3"),
+    4,
+    0,
+    0,
+    0,
+    0,
+    0,
+    3,
+    1,
+    2,
+    3,
+    ...mediaBytes("tone.mp3"),
+  ]);
+  assertEquals(sniff(tagged), "mp3");
+  assertEquals(sniff(new Uint8Array()), undefined);
+  for (let length = 1; length < 64; length++) sniff(mediaBytes("smooth.avif").subarray(0, length));
+});
