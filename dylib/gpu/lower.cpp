@@ -25,15 +25,11 @@ constexpr Row kTable[] = {
     {kExpertDown, lower_expert_down}, {kExpertLinear, lower_expert_linear},
     {kExpertSum, lower_expert_sum},  {kAddNorms, lower_add_norms},
     {kDraftInput, lower_draft_input}, {kCentroidHead, lower_centroid_head},
+    {kAddPositions, lower_add_positions}, {kPatchAttention, lower_patch_attention},
+    {kPoolRows, lower_pool},         {kSubsample, lower_subsample},
+    {kLocalAttention, lower_local_attention}, {kLightConv, lower_light_conv},
+    {kLayerNorm, lower_layer_norm},
 };
-
-// Parts of ops that the kernels below do not have.
-bool is_covered(const Op &op) {
-  switch (op.kind) {
-    case kLinear: return (op.flags & kClip) == 0 && op.ints[0] != kEpilogueSilu;
-    default: return true;
-  }
-}
 
 void check_formats(const Op &op) {
   for (const Tensor *t : op.operands) {
@@ -44,10 +40,6 @@ void check_formats(const Op &op) {
 }
 
 void lower_op(Emitter &emitter, const Op &op) {
-  if (!is_covered(op)) {
-    fail(MB_UNSUPPORTED, "The GPU devices have no kernel for what the op %s is asked to do here; use device \"cpu\".",
-         op_name(op.kind));
-  }
   for (const Row &row : kTable) {
     if (row.kind == op.kind) return row.lower(emitter, op);
   }

@@ -122,7 +122,7 @@ std::string weight_family_name(const Tensor &weight);
 uint32_t scalar_format(const Tensor &vector);
 
 // One function for each op kind. lower_linear.cpp, lower_rows.cpp, lower_pointwise.cpp, lower_attention.cpp,
-// lower_candidates.cpp, lower_experts.cpp, lower_centroids.cpp.
+// lower_candidates.cpp, lower_experts.cpp, lower_centroids.cpp, lower_towers.cpp.
 void lower_linear(Emitter &, const Op &);
 void lower_embed(Emitter &, const Op &);
 void lower_per_layer_inputs(Emitter &, const Op &);
@@ -145,5 +145,12 @@ void lower_expert_sum(Emitter &, const Op &);
 void lower_add_norms(Emitter &, const Op &);
 void lower_draft_input(Emitter &, const Op &);
 void lower_centroid_head(Emitter &, const Op &);
+void lower_add_positions(Emitter &, const Op &);
+void lower_patch_attention(Emitter &, const Op &);
+void lower_pool(Emitter &, const Op &);
+void lower_subsample(Emitter &, const Op &);
+void lower_local_attention(Emitter &, const Op &);
+void lower_light_conv(Emitter &, const Op &);
+void lower_layer_norm(Emitter &, const Op &);
 
 }  // namespace mb::gpu

@@ -1,7 +1,8 @@
 // lower_linear.cpp: the fused matrix product (shaders/matvec.h, matmul.h, linear_prologue.metal).
 //
 // Dispatches. Decode, one row: one. Decode, more rows: the prologue, then one. Prefill: the prologue, then one. Matrices of
-// different formats take one product dispatch for each format.
+// different formats take one product dispatch for each format. With bounds or SiLU all rows go as prefill rows do, and one more
+// dispatch (clip.metal) makes y of the products.
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +10,9 @@
 
 namespace mb::gpu {
 namespace {
+
+#include "../../shaders/clip_params.h"
+#include "../../shaders/tower_params.h"
 
 constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
 constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
@@ -82,6 +86,7 @@ class Linear {
  public:
   Linear(Emitter &e, const Op &op) : e_(e), op_(op), rows_(e.rows_of(*op.operands[kX])) {
     k_ = static_cast<uint32_t>(op.operands[kX]->dims[1]);
+    if (finished()) rows_.decode = 0;
     make_parts();
     for (const Part &part : parts_) weight_layout(part.first());  // refuses what has no kernels
   }
@@ -101,10 +106,14 @@ class Linear {
       emit_many();
     }
     if (rows_.prefill() > 0) emit_prefill();
+    if (finished() && rows_.count > 0) emit_finish();
   }
 
  private:
   const Tensor *operand(uint32_t slot) const { return op_.operands[slot]; }
+  bool clips() const { return (op_.flags & kClip) != 0; }
+  // Whether the products are not yet y: bounds and SiLU are applied to all of them afterwards.
+  bool finished() const { return clips() || op_.ints[0] == kEpilogueSilu; }
 
   void make_parts() {
     const uint32_t epilogue = op_.ints[0];
@@ -116,6 +125,13 @@ class Linear {
     }
     const Tensor &y = *operand(kY);
     Part part;
+    if (finished()) {
+      part.weights = weights, part.biases = biases, part.columns = {0};
+      part.y_stride = static_cast<uint32_t>(y.dims[1]);
+      part.y_in_scratch = true;
+      parts_.push_back(part);
+      return;
+    }
     part.y = &y;
     part.y_stride = static_cast<uint32_t>(y.dims[1]);
     part.epilogue = epilogue;
@@ -323,11 +339,13 @@ class Linear {
     prologue.columns = static_cast<uint32_t>(round_up(k_, step_columns(exact)));
     const uint64_t bytes = uint64_t{count} * prologue.columns * (exact ? 4 : 2);
     const uint64_t u = e_.scratch(bytes), scale = e_.scratch(uint64_t{count} * 4);
-    Launch launch("linear_prologue", exact ? "linear_prologue_f32" : "linear_prologue_f16");
+    const std::string type = exact ? "f32" : "f16";
+    Launch launch(clips() ? "clip" : "linear_prologue", (clips() ? "clip_prologue_" : "linear_prologue_") + type);
     bind_stream(launch, first, count, true);
-    launch.writes_scratch(6, u, bytes)
-        .params(7, prologue)
-        .writes_scratch(8, scale, uint64_t{count} * 4)
+    launch.writes_scratch(6, u, bytes);
+    if (clips()) launch.params(7, ClipPrologueParams{prologue.stream, prologue.columns, op_.floats[2], op_.floats[3]});
+    else launch.params(7, prologue);
+    launch.writes_scratch(8, scale, uint64_t{count} * 4)
         .groups(count)
         .threads(256);
     e_.emit(launch);
@@ -356,6 +374,30 @@ class Linear {
       product.params(16, p).groups(divide_up(count, m), tiles).threads(128);
       e_.emit(product);
     }
+  }
+
+  void emit_finish() {
+    const Part &part = parts_[0];
+    const Tensor &y = *operand(kY), *other = operand(kOther);
+    ClipFinishParams p{};
+    p.width = part.y_stride;
+    p.count = rows_.count * p.width;
+    p.clips = clips();
+    p.least = op_.floats[4], p.largest = op_.floats[5];
+    p.kind = op_.ints[0];
+    if (other != nullptr) {
+      p.other_stride = static_cast<uint32_t>(other->dims[1]);
+      p.other_column = op_.ints[1];
+    }
+    if (p.kind == kEpilogueSoftcap) {
+      fail(MB_UNSUPPORTED, "The GPU devices have no kernel for a linear with both bounds and a softcap; use device \"cpu\".");
+    }
+    Launch launch("clip", "clip_finish");
+    launch.reads_scratch(0, part.y_scratch, uint64_t{p.count} * 4);
+    if (other != nullptr) launch.reads_rows(1, *other, 0, rows_.count);
+    else launch.absent(1);
+    launch.writes_rows(2, y, 0, rows_.count).params(3, p).groups(divide_up(p.count, 256)).threads(256);
+    e_.emit(launch);
   }
 
   Emitter &e_;

@@ -44,6 +44,10 @@ export function dispatchesOf(op: Op, shape: RunShape): number {
       return ofExperts([op.weight], decodes(shape));
     case "expert_down":
       return decodes(shape) ? 2 : 4 * turnsOf(op, rowsOf(op.y, shape));
+    case "patch_attention":
+      return 2; // heads, and their attention
+    case "local_attention":
+      return 3; // distances, their keys, and attention
     case "centroid_head":
       return 5; // the norm, the centroids, logits of their tokens, the others, theirs
     default:
@@ -74,7 +78,8 @@ function rowsOf(tensor: Tensor, shape: RunShape): number {
 }
 
 /** One product for each run of matrices of one format; before them, beyond one decode row, the stream and its norm. */
-function ofLinear({ weights, epilogue }: LinearOp, rows: number, decode: boolean): number {
+function ofLinear({ weights, epilogue, clip }: LinearOp, rows: number, decode: boolean): number {
+  if (clip || epilogue.kind === "silu") return 3; // as prompt rows, and y of the products
   const formats = weights.map((w) => JSON.stringify([w.format, w.scales?.format]));
   if (epilogue.kind === "geglu") weights = [weights[1], weights[0]]; // two products: up first
   const parts = weights.filter((_, i) => i === 0 || formats[i] !== formats[i - 1]);

@@ -321,5 +321,5 @@ export function towerCases(): TableCase[] {
     ),
     layerNormCase(4, 100, true, "f16", 30),
     ...linears,
-  ].map((c) => ({ ...c, cpuOnly: true }));
+  ];
 }
