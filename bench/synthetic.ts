@@ -7,6 +7,8 @@
  * 0.02; norms are near 1 and layer scalars near 0.5, so that activations stay in a natural range.
  */
 
+import { addTowers, E_TOWERS, towerConfig, type TowerShape } from "./synthetic_towers.ts";
+
 /** The sizes that make a text stack. */
 export interface Shape {
   hidden: number;
@@ -27,6 +29,7 @@ export interface Shape {
   /** routed experts of each layer */ experts?: { count: number; topK: number; width: number };
   /** the class that takes pictures and sound without encoders */ unified?: boolean;
   /** bf16 matrices instead of 4-bit ones */ unquantised?: boolean;
+  /** eyes and ears */ towers?: TowerShape;
 }
 
 const LARGE = {
@@ -36,6 +39,22 @@ const LARGE = {
   window: 1024,
   perLayer: 0,
   sharedKv: 0,
+  doubleWide: false,
+  vocabulary: 262144,
+};
+
+const E4B: Shape = {
+  hidden: 2560,
+  layers: 42,
+  fullEvery: 6,
+  mlp: 10240,
+  heads: 8,
+  kvHeads: 2,
+  headDim: 256,
+  globalHeadDim: 512,
+  window: 512,
+  perLayer: 256,
+  sharedKv: 18,
   doubleWide: false,
   vocabulary: 262144,
 };
@@ -57,21 +76,9 @@ export const shapes: Record<string, Shape> = {
     doubleWide: true,
     vocabulary: 262144,
   },
-  e4b: {
-    hidden: 2560,
-    layers: 42,
-    fullEvery: 6,
-    mlp: 10240,
-    heads: 8,
-    kvHeads: 2,
-    headDim: 256,
-    globalHeadDim: 512,
-    window: 512,
-    perLayer: 256,
-    sharedKv: 18,
-    doubleWide: false,
-    vocabulary: 262144,
-  },
+  e4b: E4B,
+  // The towers of E4B with a few layers of its text, a small vocabulary and no per-layer inputs.
+  "e4b-towers": { ...E4B, layers: 6, perLayer: 0, sharedKv: 0, vocabulary: 2048, towers: E_TOWERS },
   // Of the 12B only the hidden size was at hand. The rest is an assumption: the stack of the previous family's model of this
   // hidden size, with the full layers of the larger models of this one.
   "12b": {
@@ -198,6 +205,13 @@ function entries(shape: Shape, noise: Noise): Entry[] {
     );
   };
   const linear = (name: string, rows: number, columns: number) => matrices(name, [rows], columns);
+  if (shape.towers) {
+    addTowers(
+      shape.towers,
+      shape.hidden,
+      (name, dims, mean, spread) => bf16(name, dims, noise.near(mean, spread)),
+    );
+  }
   const { hidden, perLayer, layers, vocabulary } = shape;
   linear("embed_tokens", vocabulary, hidden);
   norm("norm", hidden);
@@ -280,6 +294,7 @@ export function configOf(shape: Shape, quantised: boolean = !shape.unquantised):
     model_type: type,
     audio_config: null,
     vision_config: null,
+    ...(shape.towers ? towerConfig(shape.towers) : {}),
     ...(quantised ? { quantization: { group_size: GROUP, bits: BITS, mode: "affine", ...routers } } : {}),
     tie_word_embeddings: true,
     text_config: {
