@@ -1,5 +1,6 @@
 /** The `markbase` command line: finds the command, prints help, turns errors into one line and an exit code. */
 import { MarkbaseError } from "../errors.ts";
+import * as batch from "./batch.ts";
 import * as chat from "./chat.ts";
 import * as describe from "./describe.ts";
 import * as doctor from "./doctor.ts";
@@ -25,6 +26,7 @@ const commands: Record<string, Command> = {
     help: transcribe.help,
     run: transcribe.transcribe,
   },
+  batch: { summary: "answer the requests of a file", help: batch.help, run: batch.batch },
   explain: {
     summary: "layers, memory and predicted time of a model",
     help: explain.help,

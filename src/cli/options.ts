@@ -21,6 +21,7 @@ export const loadFlags = {
     help: "context length (default: the model's, as memory allows)",
   },
   memory: { type: "number", value: "BYTES", help: "most memory for weights, cache and activations together" },
+  drafter: { type: "string", value: "FOLDER", help: "drafter network of the model" },
   "kv-cache": { type: "string", choices: ["f16", "f32"], help: "storage of the KV cache (default: f16)" },
 } as const satisfies Flags;
 
@@ -46,6 +47,7 @@ export function loadOptions(values: Values<typeof loadFlags>): LoadOptions {
     device: values.device as LoadOptions["device"],
     precision: values.precision as LoadOptions["precision"],
     contextLength: values.context,
+    drafter: values.drafter,
     memory: values.memory,
     kvCache: values["kv-cache"] as LoadOptions["kvCache"],
   });

@@ -50,16 +50,24 @@ export class Admission {
     for (;;) {
       this.#running++;
       try {
-        return await call();
+        const value = await call();
+        this.#ended();
+        return value;
       } catch (error) {
-        if (!(error instanceof MemoryLimit) || this.#running === 1) throw error;
-      } finally {
-        this.#running--;
-        // Those that wait try again, or learn that they are alone.
-        for (const wake of this.#waiting.splice(0)) wake();
+        if (!(error instanceof MemoryLimit) || this.#running === 1) {
+          this.#ended();
+          throw error;
+        }
+        this.#running--; // others go on, so nothing has changed for those that wait
       }
-      await new Promise<void>((resolve) => this.#running === 0 ? resolve() : this.#waiting.push(resolve));
+      await new Promise<void>((resolve) => this.#waiting.push(resolve));
     }
+  }
+
+  /** A call gave its room back: those that wait try again, or learn that they are alone. */
+  #ended(): void {
+    this.#running--;
+    for (const wake of this.#waiting.splice(0)) wake();
   }
 }
 
