@@ -13,6 +13,8 @@ namespace {
 
 using ull = unsigned long long;
 
+constexpr int64_t kScaleBytes = 4;  // of each head of a token in an i8 pool
+
 // What an operand slot may hold.
 enum Role : uint32_t {
   kRead = 1u << 0,
@@ -22,7 +24,7 @@ enum Role : uint32_t {
   kVector = 1u << 4,      // f32, f16 or bf16 [n]: norms, biases, scalars
   kMatrix = 1u << 5,      // any float or quantised format [n, k]
   kIds = 1u << 6,         // u32 [r, n]
-  kPool = 1u << 7,        // f32 or f16 [pages, 2 * layers, kv heads, 32, head size]
+  kPool = 1u << 7,        // f32 or f16 [pages, 2 * layers, kv heads, 32, head size], or i8 with kScaleBytes more a head
   kExperts = 1u << 8,     // any float or quantised format [experts, n, k]
 };
 constexpr uint32_t kIn = kRead | kActivation, kOut = kWrite | kActivation;
@@ -198,7 +200,8 @@ void check_heads(const Checker &c, uint64_t heads, uint64_t kv_heads, uint64_t h
 // The page pool of an op, and that the layer and group it names exist.
 void check_pool(const Checker &c, uint32_t slot, uint32_t kv_heads, uint32_t head_dim, uint32_t layer, uint32_t group) {
   const Tensor &pool = c[slot];
-  c.shape(slot, {pool.dims[0], pool.dims[1], kv_heads, kPageTokens, head_dim});
+  const int64_t scale = pool.format == kI8 ? kScaleBytes : 0;
+  c.shape(slot, {pool.dims[0], pool.dims[1], kv_heads, kPageTokens, head_dim + scale});
   c.require(pool.dims[1] % 2 == 0 && int64_t(layer) < pool.dims[1] / 2, "kv_layer lies outside the page pool");
   c.require(group < c.plan.group_count, "there is no such page group");
 }
@@ -537,7 +540,9 @@ bool suits(const Tensor &tensor, uint32_t role) {
   if (role & kMatrix) return (floats || format_traits(tensor.format)->element_bytes == 0) && tensor.rank == 2 && constant;
   if (role & kExperts) return (floats || format_traits(tensor.format)->element_bytes == 0) && tensor.rank == 3 && constant;
   if (role & kIds) return tensor.format == kU32 && tensor.rank == 2;
-  return (tensor.format == kF32 || tensor.format == kF16) && tensor.rank == 5;  // kPool
+  // kPool; the f32 scales of an i8 pool lie between its codes
+  const bool pages = tensor.format == kF32 || tensor.format == kF16 || (tensor.format == kI8 && tensor.offset % 4 == 0);
+  return pages && tensor.rank == 5;
 }
 
 // Whether writing `written` would change bytes of `other`.

@@ -26,7 +26,7 @@ void check_supported(const Op &op) {
   if (!name) fail(MB_UNSUPPORTED, "The cpu device has no op of kind %u.", static_cast<unsigned>(op.kind));
   for (const Tensor *t : op.operands) {
     if (!t || is_float(t->format) || !is_plain(t->format)) continue;
-    if (t->format == kU32) continue;  // the plan's check admits it only where an op takes ids
+    if (t->format == kU32 || t->format == kI8) continue;  // the plan's check admits these for ids and pages alone
     fail(MB_UNSUPPORTED, "The cpu device has no %s for the format %s.", name, format_traits(t->format)->name);
   }
 }

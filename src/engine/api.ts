@@ -32,7 +32,10 @@ export interface LoadOptions {
   contextLength?: number;
   /** Bytes that weights, KV cache and activations may take together. Default: nine tenths of the device's memory. */
   memory?: number;
-  /** Storage of keys and values. Default `f16`. */
+  /**
+   * Storage of keys and values. Default `f16`. `q8` takes half of that, 8-bit codes with a scale for each head of a token; it is there on
+   * the CPU device alone, elsewhere `load` rejects with `DeviceError` (`unsupported`).
+   */
   kvCache?: KvFormat;
   /**
    * Folder of the drafter network that was made for the model. Replies are the same with it, and come sooner where it guesses

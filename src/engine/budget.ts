@@ -29,7 +29,7 @@ export const DEFAULT_CONTEXT = 32_768;
 /** Least context worth loading a model for. */
 const LEAST_CONTEXT = 256;
 /** Sequences of full length to provide for, memory permitting. */
-const WANTED_SEQUENCES = 8;
+const WANTED_SEQUENCES = 16;
 /** Bytes that more than one sequence may take. */
 const SPARE_BYTES = 512 * 2 ** 20;
 
@@ -48,7 +48,7 @@ export function planBudget(request: BudgetRequest): Budget {
       `The model with a context of ${context} tokens`,
       needed,
       memory,
-      `Weights take ${weightBytes} bytes, activations ${activationBytes}. Lower contextLength, use kvCache "f16", ` +
+      `Weights take ${weightBytes} bytes, activations ${activationBytes}. Lower contextLength, use kvCache "f16" (or "q8" on the CPU), ` +
         `take a smaller or more quantised model, or raise the memory option.`,
     );
   }

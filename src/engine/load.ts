@@ -6,7 +6,7 @@ import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
 import { readClips } from "../checkpoint/towers.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
-import { InvalidArgument, MemoryLimit } from "../errors.ts";
+import { DeviceError, InvalidArgument, MemoryLimit } from "../errors.ts";
 import { localSource } from "../hub/source.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
@@ -107,7 +107,10 @@ export async function loadWith(
   const opened = await openDevice(settings.device, {
     ...options,
     precision: settings.precision,
-    variants: () => variantsNeeded(config, weights, settings.kvCache, internals.fuse),
+    variants: () => {
+      checkGpuCache(settings.kvCache, settings.device);
+      return variantsNeeded(config, weights, settings.kvCache, internals.fuse);
+    },
   });
   const device = stack.use(opened.device);
   const info = device.info();
@@ -322,11 +325,22 @@ function checkOptions(options: LoadOptions): LoadSettings {
   return {
     device: choice("device", options.device, ["auto", "cpu", "metal", "cuda"]) ?? "auto",
     precision: choice("precision", options.precision, ["exact", "fast"]) ?? "fast",
-    kvCache: choice("kvCache", options.kvCache, ["f16", "f32"]) ?? "f16",
+    kvCache: choice("kvCache", options.kvCache, ["f16", "f32", "q8"]) ?? "f16",
     contextLength: integer("contextLength", options.contextLength, 1, 2 ** 31),
     memory: integer("memory", options.memory, 1, Number.MAX_SAFE_INTEGER),
     signal: signalOf(options.signal),
   };
+}
+
+/** Throws `DeviceError` with code `unsupported` for a cache that only the CPU device has kernels for. */
+function checkGpuCache(kvFormat: KvFormat, device: LoadSettings["device"]): void {
+  if (kvFormat !== "q8") return;
+  const name = device === "auto" ? "metal" : device;
+  throw new DeviceError(
+    "unsupported",
+    `kvCache "q8" is there on the cpu device alone; ${name} keeps keys and values as "f16" or "f32". ` +
+      `Choose one of these, or device: "cpu".`,
+  );
 }
 
 /** Every variant of an op that runs of this model may need. */

@@ -1,8 +1,8 @@
 /** Page groups: the KV-owning layers that share one page shape and one window, and so one page table per sequence. */
 import type { ModelConfig } from "../checkpoint/config.ts";
 
-/** How keys and values are stored. */
-export type KvFormat = "f16" | "f32";
+/** How keys and values are stored: as numbers, or as 8-bit codes with an f32 scale for each head of a token. */
+export type KvFormat = "f16" | "f32" | "q8";
 
 /** Tokens in one KV page. */
 export const PAGE_TOKENS = 32;
@@ -38,7 +38,15 @@ export function pageGroups(config: ModelConfig): PageGroup[] {
   return groups;
 }
 
+/** Bytes of the scale of a head of a token. */
+export const SCALE_BYTES = 4;
+
+/** Bytes of a head of a token. */
+function headBytes(headDim: number, format: KvFormat): number {
+  return format === "q8" ? headDim + SCALE_BYTES : headDim * (format === "f16" ? 2 : 4);
+}
+
 /** Bytes of one page of a group. */
 export function pageBytes(group: PageGroup, format: KvFormat): number {
-  return 2 * group.layers.length * group.kvHeads * PAGE_TOKENS * group.headDim * (format === "f16" ? 2 : 4);
+  return 2 * group.layers.length * group.kvHeads * PAGE_TOKENS * headBytes(group.headDim, format);
 }

@@ -9,7 +9,7 @@ import type { LayerWeights, TextWeights } from "../checkpoint/weights.ts";
 import { MarkbaseError } from "../errors.ts";
 import { elementaryLayer } from "./elementary.ts";
 import { fusedLayer } from "./fused.ts";
-import { type KvFormat, PAGE_TOKENS, pageBytes, type PageGroup, pageGroups } from "./groups.ts";
+import { type KvFormat, PAGE_TOKENS, pageBytes, type PageGroup, pageGroups, SCALE_BYTES } from "./groups.ts";
 import type { BlockRule, KvLayer } from "./ops.ts";
 import { type Limits, type Plan, PlanBuilder } from "./plan.ts";
 import type { Dim, Tensor } from "./tensor.ts";
@@ -212,8 +212,15 @@ export function addPages(
 ): Tensor[] {
   return groups.map((group, g) => ({
     name: `kv.${group.name}`,
-    format: { kind: kvFormat },
-    shape: [kvPages[g], 2 * group.layers.length, group.kvHeads, PAGE_TOKENS, group.headDim],
+    format: { kind: kvFormat === "q8" ? "i8" : kvFormat },
+    shape: [
+      kvPages[g],
+      2 * group.layers.length,
+      group.kvHeads,
+      PAGE_TOKENS,
+      // The scales of 32 tokens follow their codes.
+      group.headDim + (kvFormat === "q8" ? SCALE_BYTES : 0),
+    ],
     buffer: builder.buffer(`kv.${group.name}`, kvPages[g] * pageBytes(group, kvFormat), true),
     offset: 0,
   }));

@@ -63,6 +63,7 @@ void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, c
     row.scales[g] = encode(x + g * group, group, row.high + g * group, row.low + g * group);
     row.sums[g] = sum_of(x + g * group, group);
   }
+  store(row.scales + k / group, zero());  // lane_scales reads a whole vector's
   const int64_t padded = rounded(k, code_padding);
   int8_t *const both[] = {row.high, row.low};
   for (int8_t *codes : both) {
@@ -157,35 +158,49 @@ inline vf lane_scales(const float *scales, int64_t v) {
   else return spread<L>(scales + v * (kLanes / L));
 }
 
-constexpr int kTogether = 4;  // products of a weight row and an activation row that are summed side by side
+constexpr int kTogether = 4;  // activation rows, or weight rows of a single activation row, that are taken side by side
 
-// N rows of w, from row n on, with R activation rows, N * R <= kTogether. products [N * R][stride] is scratch.
+// Products are padded by a vector of zeros: lane_scales reads a whole vector's.
+inline int64_t product_stride(const Weight &w) { return rounded(w.groups() + kLanes, kLanes); }
+
+// The scales of weight row n times those of the activations (or, without `a`, as they are) to scaled[groups]. Returns the part
+// of the products that the biases make, by lanes of groups.
+template <class Codes, class S, int R>
+inline void scale_groups(const Weight &w, int64_t n, const QuantizedRow *a, float *scaled, bool with_activations, vf *sum) {
+  const int64_t groups = w.groups();
+  const S *scales = reinterpret_cast<const S *>(w.scale_row(n)), *biases = reinterpret_cast<const S *>(w.bias_row(n));
+  const auto some = [&](int64_t g, auto at) {
+    const vf scale = at(scales), bias = fma(scale, set1(Codes::kTaken), at(biases));
+    store(scaled + g, with_activations ? mul(scale, at(a[0].scales)) : scale);
+    for (int r = 0; r < R; r++) sum[r] = fma(bias, at(a[r].sums), sum[r]);
+  };
+  int64_t g = 0;
+  for (; g + kLanes <= groups; g += kLanes) some(g, [g](const auto *p) { return load(p + g); });
+  if (g < groups) some(g, [g, groups](const auto *p) { return load_n(p + g, groups - g); });
+}
+
+// N rows of w, from row n on, with R activation rows. scaled [N][stride] is scratch. A product's bits depend on neither N nor R.
 template <class Codes, class S, int L, int N, int R>
-inline void rows_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *products, int64_t stride, float *out,
+inline void rows_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *scaled, int64_t stride, float *out,
                            int64_t out_stride) {
   vf sum[N][R];
-  const int64_t groups = w.groups();
   for (int i = 0; i < N; i++) {
     for (int r = 0; r < R; r++) sum[i][r] = zero();
-    const S *scales = reinterpret_cast<const S *>(w.scale_row(n + i)), *biases = reinterpret_cast<const S *>(w.bias_row(n + i));
-    const auto some = [&](int64_t g, auto at) {
-      const vf scale = at(scales), bias = fma(scale, set1(Codes::kTaken), at(biases));
-      for (int r = 0; r < R; r++) {
-        store(products + (i * R + r) * stride + g, mul(scale, at(a[r].scales)));
-        sum[i][r] = fma(bias, at(a[r].sums), sum[i][r]);
-      }
-    };
-    int64_t g = 0;
-    for (; g + kLanes <= groups; g += kLanes) some(g, [g](const auto *p) { return load(p + g); });
-    if (g < groups) some(g, [g, groups](const auto *p) { return load_n(p + g, groups - g); });
+    scale_groups<Codes, S, R>(w, n + i, a, scaled + i * stride, R == 1, sum[i]);
   }
   const auto add_vector = [&](int64_t v, auto codes_of) {
+    const int64_t k = v * Codes::kColumns;
+    vb codes[N];
+    vf scale[N];
     for (int i = 0; i < N; i++) {
-      const vb c = codes_of(w.row(n + i));
-      for (int r = 0; r < R; r++) {
-        const int64_t k = v * Codes::kColumns;
-        const vf d = to_float(combine(Codes::dot(c, a[r].high + k), Codes::dot(c, a[r].low + k)));
-        sum[i][r] = fma(d, lane_scales<L>(products + (i * R + r) * stride, v), sum[i][r]);
+      codes[i] = codes_of(w.row(n + i));
+      scale[i] = lane_scales<L>(scaled + i * stride, v);
+    }
+    for (int r = 0; r < R; r++) {
+      const vf x_scale = R == 1 ? zero() : lane_scales<L>(a[r].scales, v);
+      for (int i = 0; i < N; i++) {
+        const vf d = to_float(combine(Codes::dot(codes[i], a[r].high + k), Codes::dot(codes[i], a[r].low + k)));
+        sum[i][r] = fma(d, R == 1 ? scale[i] : mul(scale[i], x_scale), sum[i][r]);
       }
     }
   };
@@ -194,38 +209,35 @@ inline void rows_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, fl
   int64_t v = 0;
   for (; v < whole; v++) {
     for (int i = 0; i < N; i++, ahead += kBytes) prefetch(ahead);
-    add_vector(v, [&](const uint8_t *codes) { return Codes::load(codes, v); });
+    add_vector(v, [&](const uint8_t *row) { return Codes::load(row, v); });
   }
   for (; v * Codes::kColumns < w.columns; v++) {
     const int64_t rest = w.columns - v * Codes::kColumns;
-    add_vector(v, [&](const uint8_t *codes) {
-      return Codes::load_n(codes, v, rest < Codes::kColumns ? rest : Codes::kColumns);
+    add_vector(v, [&](const uint8_t *row) {
+      return Codes::load_n(row, v, rest < Codes::kColumns ? rest : Codes::kColumns);
     });
   }
   for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) out[r * out_stride + i] = reduce_add(sum[i][r]);
 }
 
-// Products are padded by a vector of zeros: lane_scales reads a whole vector's.
-inline int64_t product_stride(const Weight &w) { return rounded(w.groups() + kLanes, kLanes); }
-
 template <class Codes, class S, int L>
 void product(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
              int64_t out_stride, uint8_t *scratch) {
-  float *products = reinterpret_cast<float *>(scratch);
+  float *scaled = reinterpret_cast<float *>(scratch);
   const int64_t stride = product_stride(w);
-  for (int64_t i = 0; i < kTogether * stride; i++) products[i] = 0.0f;
+  for (int64_t i = 0; i < kTogether * stride; i++) scaled[i] = 0.0f;
   for (int64_t n = first; n < last;) {
     const int64_t count = last - n < kTogether ? 1 : kTogether;
-    int64_t r = 0;
-    for (; r + kTogether <= rows; r += kTogether) {
-      for (int64_t i = 0; i < count; i++) {
-        rows_with_rows<Codes, S, L, 1, kTogether>(w, n + i, a + r, products, stride, out + r * out_stride + n + i - first, out_stride);
-      }
-    }
-    for (; r < rows; r++) {
+    for (int64_t r = 0; r < rows;) {
+      const int64_t left = rows - r, together = count == 1 ? 1 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
       float *to = out + r * out_stride + n - first;
-      if (count == 1) rows_with_rows<Codes, S, L, 1, 1>(w, n, a + r, products, stride, to, out_stride);
-      else rows_with_rows<Codes, S, L, kTogether, 1>(w, n, a + r, products, stride, to, out_stride);
+      if (count == 1) rows_with_rows<Codes, S, L, 1, 1>(w, n, a + r, scaled, stride, to, out_stride);
+      else if (together == 1) rows_with_rows<Codes, S, L, kTogether, 1>(w, n, a + r, scaled, stride, to, out_stride);
+      for (int64_t i = 0; together > 1 && i < count; i += 2) {
+        if (together == 2) rows_with_rows<Codes, S, L, 2, 2>(w, n + i, a + r, scaled, stride, to + i, out_stride);
+        else rows_with_rows<Codes, S, L, 2, 4>(w, n + i, a + r, scaled, stride, to + i, out_stride);
+      }
+      r += together;
     }
     n += count;
   }

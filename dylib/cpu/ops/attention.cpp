@@ -32,28 +32,63 @@ struct Partial {
 class Pages {
  public:
   Pages(const Context &c, const Shape &s)
-      : c_(c), s_(s), base_(c.bytes(s.kv)), element_(bytes_of_format(s.kv->format)), planes_(s.kv->dims[1]) {}
+      : c_(c),
+        s_(s),
+        base_(c.bytes(s.kv)),
+        coded_(s.kv->format == kI8),
+        element_(bytes_of_format(s.kv->format)),
+        row_(s.kv->dims[4] * element_),
+        planes_(s.kv->dims[1]) {}
 
-  // Keys (plane 0) or values (plane 1) of the 32 tokens of a page: [32, d].
+  bool coded() const { return coded_; }
+
+  // Keys (plane 0) or values (plane 1) of the 32 tokens of a page: [32, d], and after i8 codes an f32 scale of each token.
   uint8_t *tokens(uint32_t page, int64_t plane, int64_t kv_head) const {
-    const int64_t index = ((page * planes_ + 2 * s_.layer + plane) * s_.kv_heads + kv_head) * kPageTokens * s_.d;
-    return base_ + index * element_;
+    return base_ + ((page * planes_ + 2 * s_.layer + plane) * s_.kv_heads + kv_head) * kPageTokens * row_;
+  }
+  // The numbers of tokens [from, to) of a page of codes, to out[token * d].
+  void decode(const uint8_t *codes, int64_t from, int64_t to, float *out) const {
+    for (int64_t t = from; t < to; t++) {
+      const int8_t *row = reinterpret_cast<const int8_t *>(codes) + t * s_.d;
+      float scale;
+      memcpy(&scale, codes + kPageTokens * s_.d + t * 4, 4);
+      for (int64_t i = 0; i < s_.d; i++) out[t * s_.d + i] = static_cast<float>(row[i]) * scale;
+    }
   }
   uint32_t page(int64_t row, int64_t position) const {
     return c_.input->page(static_cast<uint32_t>(s_.group), c_.input->sequence[row], static_cast<uint32_t>(position));
   }
   void store(int64_t row, int64_t plane, int64_t kv_head, const float *x) const {
     const uint32_t position = c_.input->position[row];
+    if (coded_) return encode(tokens(page(row, position), plane, kv_head), position % kPageTokens, x);
     uint8_t *slot = tokens(page(row, position), plane, kv_head) + (position % kPageTokens) * s_.d * element_;
     if (s_.kv->format == kF16) c_.kernels.to_f16(reinterpret_cast<uint16_t *>(slot), x, s_.d);
     else memcpy(slot, x, static_cast<size_t>(s_.d) * sizeof(float));
   }
 
  private:
+  // Codes of x [d] as those of token t: x ~ scale * code with scale = largest / 127. NaN and Inf stay visible in the scale.
+  void encode(uint8_t *codes, int64_t t, const float *x) const {
+    float largest = 0, poison = 0;
+    for (int64_t i = 0; i < s_.d; i++) {
+      largest = std::max(largest, std::fabs(x[i]));
+      poison += x[i] * 0.0f;
+    }
+    const float scale = largest / 127.0f + poison;
+    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    int8_t *row = reinterpret_cast<int8_t *>(codes) + t * s_.d;
+    for (int64_t i = 0; i < s_.d; i++) {
+      const float code = std::nearbyint(x[i] * inverse);
+      row[i] = code >= -127.0f && code <= 127.0f ? static_cast<int8_t>(code) : 0;
+    }
+    memcpy(codes + kPageTokens * s_.d + t * 4, &scale, 4);
+  }
+
   const Context &c_;
   const Shape &s_;
   uint8_t *base_;
-  int64_t element_, planes_;
+  const bool coded_;
+  int64_t element_, row_, planes_;
 };
 
 // Query vectors that are computed together: heads [head, head + heads) of one KV head for rows [row, row + rows) of y, which
@@ -87,12 +122,14 @@ class Attention {
     need.add_thread(static_cast<uint64_t>(tile_queries(s) * s.d) * 4);
     for (int i = 0; i < 2; i++) need.add_thread(static_cast<uint64_t>(tile_queries(s)) * sizeof(Partial));
     for (int i = 0; i < 4; i++) need.add_thread(static_cast<uint64_t>(tile_queries(s)) * sizeof(int32_t));
+    if (s.kv->format == kI8) need.add_thread(static_cast<uint64_t>(kPageTokens * s.d) * 4);  // a page's numbers
     // The partials of a row whose blocks run in parallel, and what they were joined to.
     need.add_shared(static_cast<uint64_t>((kWaveBlocks + 1) * s.heads * s.d) * 4);
     need.add_shared(static_cast<uint64_t>((kWaveBlocks + 1) * s.heads) * sizeof(Partial));
   }
 
  private:
+  Format number_format() const { return pages_.coded() ? kF32 : s_.kv->format; }
   static int64_t tile_queries(const Shape &s) { return std::max(kTileQueries, s.group_heads()); }
   int64_t split_heads() const { return std::min<int64_t>(4, s_.group_heads()); }
 
@@ -111,6 +148,7 @@ class Attention {
     float *queries, *scores, *values, *block_values;
     Partial *partials, *block_partials;
     int32_t *first, *last, *page_first, *page_last;
+    float *numbers;  // [32, d] of a page of codes
   };
   Buffers buffers(int thread) const {
     Scratch scratch = c_.thread_scratch[static_cast<size_t>(thread)];
@@ -126,6 +164,7 @@ class Attention {
     b.last = scratch.take<int32_t>(n);
     b.page_first = scratch.take<int32_t>(n);
     b.page_last = scratch.take<int32_t>(n);
+    b.numbers = pages_.coded() ? scratch.take<float>(kPageTokens * d) : nullptr;
     return b;
   }
 
@@ -162,8 +201,13 @@ class Attention {
       const int64_t from = std::max(lowest, p * kPageTokens) - p * kPageTokens;
       const int64_t to = std::min<int64_t>(highest, (p + 1) * kPageTokens) - p * kPageTokens;
       const uint8_t *keys = pages_.tokens(pages_.page(input_row, start + p * kPageTokens + from), 0, kv_head);
-      k_.matmul(b.queries, s_.d, n, keys + from * s_.d * bytes_of_format(s_.kv->format), s_.kv->format, s_.d, to - from,
-                s_.d, b.scores + p * kPageTokens + from, kBlockKeys);
+      const void *numbers = keys + from * s_.d * bytes_of_format(s_.kv->format);
+      if (pages_.coded()) {
+        pages_.decode(keys, from, to, b.numbers);
+        numbers = b.numbers + from * s_.d;
+      }
+      k_.matmul(b.queries, s_.d, n, numbers, number_format(), s_.d, to - from, s_.d, b.scores + p * kPageTokens + from,
+                kBlockKeys);
     }
     for (int64_t i = 0; i < n; i++) {
       if (b.first[i] == b.last[i]) continue;
@@ -178,7 +222,11 @@ class Attention {
       }
       const int64_t any = std::max(lowest, page_start);
       const uint8_t *page = pages_.tokens(pages_.page(input_row, start + any), 1, kv_head);
-      k_.weighted_sum(b.scores + page_start, kBlockKeys, n, b.page_first, b.page_last, page, s_.kv->format, s_.d, values,
+      if (pages_.coded()) {
+        pages_.decode(page, any - page_start, std::min<int64_t>(highest - page_start, kPageTokens), b.numbers);
+        page = reinterpret_cast<const uint8_t *>(b.numbers);
+      }
+      k_.weighted_sum(b.scores + page_start, kBlockKeys, n, b.page_first, b.page_last, page, number_format(), s_.d, values,
                       s_.d);
     }
   }

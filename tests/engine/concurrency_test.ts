@@ -1,0 +1,155 @@
+/** Many calls of one model at once: equal to calls alone, aborted, left early, disposed. */
+import { assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { Pass } from "../../ffi/pass.ts";
+import { DeviceError, Disposed, load, MarkbaseError, type Message } from "../../mod.ts";
+import { loadWith } from "../../src/engine/load.ts";
+import { maxDifference, TINY } from "../support/models.ts";
+
+const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
+
+function user(content: string): Message[] {
+  return [{ role: "user", content }];
+}
+
+const QUESTIONS = [
+  "What is 27 + 45?",
+  "What is the capital of Japan?",
+  "Tell me a short story.",
+  "What is 8 times 7?",
+  "Count from 3 to 9.",
+  "What is the opposite of hot?",
+  "Show me a wave emoji.",
+  "What is the capital of France?",
+];
+
+Deno.test("replies that run at the same time equal those that run alone", async () => {
+  await using model = await load("tiny", EXACT);
+  const alone: string[] = [];
+  {
+    await using fresh = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+    for (const question of QUESTIONS) alone.push((await fresh.chat(user(question), { temperature: 0 })).text);
+  }
+  const together = await Promise.all(
+    QUESTIONS.map((question) => model.chat(user(question), { temperature: 0 })),
+  );
+  assertEquals(together.map((reply) => reply.text), alone);
+  const batch = await model.batch(QUESTIONS.map((question) => user(question)), { temperature: 0 });
+  assertEquals(batch.map((reply) => reply.text), alone);
+});
+
+Deno.test("two streams that one loop reads in turn do not wait for each other", async () => {
+  await using model = await load("tiny", EXACT);
+  const streams = QUESTIONS.slice(0, 3).map((question) => model.stream(user(question), { temperature: 0 }));
+  const texts = ["", "", ""];
+  for (let open = 3; open > 0;) {
+    for (const [i, stream] of streams.entries()) {
+      const { value, done } = await stream.next();
+      if (value?.type === "text") texts[i] += value.text;
+      if (value?.type === "done") open--;
+      if (done) continue;
+    }
+  }
+  assertEquals(texts[0], "72");
+  assertEquals(texts[1], "The capital of Japan is Tokyo.");
+});
+
+Deno.test("an aborted call rejects with the signal's reason, before, while queued and while computing", async () => {
+  await using model = await loadWith(TINY, { ...EXACT, contextLength: 2048 }, { keptPrefixes: 0 });
+  const reason = new Error("enough");
+  const same = async (promise: Promise<unknown>) =>
+    assertEquals(await promise.catch((error) => error), reason);
+  await same(model.chat(user("Hi"), { signal: AbortSignal.abort(reason) }));
+
+  const long = Array.from({ length: 2000 }, (_, i) => 300 + i % 1000);
+  const running = new AbortController(), queued = new AbortController();
+  const a = model.logits(long, { signal: running.signal });
+  const b = model.logits(long, { signal: queued.signal });
+  queued.abort(reason);
+  await same(b);
+  setTimeout(() => running.abort(reason), 3);
+  await same(a);
+
+  const streaming = new AbortController();
+  const texts: string[] = [];
+  await same((async () => {
+    for await (
+      const part of model.stream(user("Tell me a short story."), { temperature: 0, signal: streaming.signal })
+    ) {
+      if (part.type === "text" && texts.push(part.text) === 3) streaming.abort(reason);
+    }
+  })());
+  assertEquals(texts.length, 3);
+  assertEquals(model.memory().kvUsed, 0, "aborted calls gave their pages back");
+  assertEquals((await model.chat(user("What is 27 + 45?"), { temperature: 0 })).text, "72");
+});
+
+Deno.test("a chunk that the device gives up on is run again once with half the rows, and a warning says so", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  const ids = Array.from({ length: 300 }, (_, i) => 300 + i);
+  const expected = await model.logits(ids);
+  const { run } = Pass.prototype;
+  let failures = 1;
+  const rowsSeen: number[] = [];
+  Pass.prototype.run = function (input, ...rest) {
+    rowsSeen.push(new Uint32Array(input.buffer, input.byteOffset, 3)[2]);
+    if (failures-- > 0) return Promise.reject(new DeviceError("timeout", "The device gave up."));
+    return run.call(this, input, ...rest);
+  };
+  try {
+    assertEquals(maxDifference(await model.logits(ids), expected), 0);
+    assertEquals(rowsSeen, [300, 150, 150]);
+    assertEquals(model.warnings.map((warning) => warning.code), ["chunk_halved"]);
+    failures = 2;
+    const error = await assertRejects(() => model.logits(ids), DeviceError);
+    assertEquals(error.code, "timeout");
+  } finally {
+    Pass.prototype.run = run;
+  }
+  assertEquals(model.memory().kvUsed, 0);
+});
+
+Deno.test("leaving a stream early gives its pages back", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  for await (const part of model.stream(user("Tell me a short story."))) if (part.type === "text") break;
+  for await (const _ of model.generate([2, 15, 374])) break;
+  assertEquals(model.memory().kvUsed, 0);
+});
+
+Deno.test("a batch keeps the order of its requests and mixes conversations with texts", async () => {
+  await using model = await load("tiny", EXACT);
+  const replies = await model.batch([
+    user("What is 27 + 45?"),
+    { prompt: "The capital of Japan", maxTokens: 4 },
+    { messages: user("What is the capital of Japan?"), maxTokens: 3 },
+  ], { temperature: 0 });
+  assertEquals(replies[0].text, "72");
+  assertEquals(replies[1].usage.completionTokens, 4);
+  assertEquals(replies[2].finishReason, "length");
+  assertEquals(await model.batch([]), []);
+  await assertRejects(() => model.batch([user("Hi"), { nothing: 1 } as never]), MarkbaseError, "Request 1");
+});
+
+Deno.test("after disposal every call throws Disposed, and calls under way end with it", async () => {
+  const model = await load("tiny", { ...EXACT, contextLength: 2048 });
+  const running = model.logits(Array.from({ length: 2000 }, (_, i) => 300 + i % 1000));
+  const stream = model.stream(user("Tell me a short story."));
+  const others = [
+    model.chat(user("Tell me a short story.")),
+    model.hidden([2, 15, 374]),
+    model.complete("The"),
+    model.batch([user("Hi"), user("What is 2 + 2?")]),
+  ];
+  await new Promise((resolve) => setTimeout(resolve, 2));
+  model[Symbol.dispose]();
+  await assertRejects(() => running, Disposed, "model");
+  await assertRejects(() => stream.next(), Disposed, "model");
+  for (const other of others) await assertRejects(() => other, Disposed, "A model");
+  await assertRejects(() => model.chat(user("Hi")), Disposed);
+  await assertRejects(() => model.logits([2]), Disposed);
+  await assertRejects(() => model.generate([2]).next(), Disposed);
+  await assertRejects(() => model.hidden([2]), Disposed);
+  assertThrows(() => model.session(), Disposed);
+  assertThrows(() => model.memory(), Disposed);
+  model[Symbol.dispose]();
+  await model[Symbol.asyncDispose]();
+});
