@@ -1,7 +1,7 @@
 /** `markbase chat`: a conversation in the terminal. */
 import { createInterface } from "node:readline/promises";
 import process from "node:process";
-import { load, MarkbaseError, type Message, type Model } from "../../mod.ts";
+import { type ContentPart, load, MarkbaseError, type Message, type Model } from "../../mod.ts";
 import { checkWords, describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
@@ -22,6 +22,7 @@ export const help =
 
 const COMMANDS = `/help            this list
 /system TEXT     start over with a system message
+/image FILE      show a picture with the next question; /audio and /video alike
 /clear           start over
 /undo            take back the last question and answer
 /thinking on|off let the model think first
@@ -32,6 +33,7 @@ interface Conversation {
   system: string | undefined;
   thinking: boolean;
   messages: Message[];
+  /** media of the next question */ attached: ContentPart[];
   lastStatistics: string;
 }
 
@@ -51,6 +53,7 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
     system: values.system,
     thinking: values.thinking ?? false,
     messages: [],
+    attached: [],
     lastStatistics: "No reply yet.",
   };
   const terminal = createInterface({
@@ -98,8 +101,17 @@ export function command(text: string, conversation: Conversation): string {
   switch (name) {
     case "/help":
       return COMMANDS;
+    case "/image":
+    case "/audio":
+    case "/video": {
+      if (argument === "") return `Write ${name} and a path or URL.`;
+      const type = name.slice(1) as "image" | "audio" | "video";
+      conversation.attached.push({ type, [type]: argument } as ContentPart);
+      return `The next question goes with ${conversation.attached.map((part) => part.type).join(", ")}.`;
+    }
     case "/clear":
       conversation.messages = [];
+      conversation.attached = [];
       return "A new conversation.";
     case "/system":
       conversation.system = argument === "" ? undefined : argument;
@@ -128,10 +140,16 @@ async function answer(
   text: string,
   options: Parameters<Model["stream"]>[1],
 ): Promise<void> {
+  const parts = conversation.attached;
+  conversation.attached = [];
+  const question: Message = {
+    role: "user",
+    content: parts.length === 0 ? text : [...parts, { type: "text", text }],
+  };
   const messages: Message[] = [
     ...(conversation.system === undefined ? [] : [{ role: "system" as const, content: conversation.system }]),
     ...conversation.messages,
-    { role: "user", content: text },
+    question,
   ];
   const started = performance.now();
   let said = "";
@@ -166,5 +184,5 @@ async function answer(
     return;
   }
   // A stopped reply stays in the conversation as far as it went, so that the model sees what the person saw.
-  conversation.messages.push({ role: "user", content: text }, { role: "assistant", content: said });
+  conversation.messages.push(question, { role: "assistant", content: said });
 }

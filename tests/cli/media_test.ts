@@ -100,3 +100,41 @@ Deno.test("a long recording is heard in overlapping chunks, with times for each 
   assertStringIncludes(vtt, "\n00:00:04.625 --> 00:00:07.000\n[three beeps]\n");
   await Deno.remove(path);
 });
+
+Deno.test("in a chat a picture goes with the next question and stays in the conversation", async () => {
+  const child = new Deno.Command(Deno.execPath(), {
+    args: ["run", "-A", `${root}src/cli/main.ts`, "chat", "--temperature", "0"],
+    env: { NO_COLOR: "1" },
+    stdin: "piped",
+    stdout: "piped",
+    stderr: "piped",
+  }).spawn();
+  const lines = [
+    "/image",
+    `/image ${example("star.png")}`,
+    "Describe the image.",
+    "What colour is the star?",
+    "/audio /no/such.wav",
+    "What do you hear?",
+    `/audio ${tiny("digits.wav")}`,
+    "Transcribe the audio.",
+  ];
+  const writer = child.stdin.getWriter();
+  await writer.write(new TextEncoder().encode(lines.join("\n") + "\n"));
+  await writer.close();
+  const { code, stdout, stderr } = await child.output();
+  const text = new TextDecoder().decode(stdout);
+  assertEquals(code, 0);
+  for (
+    const said of [
+      "Write /image and a path",
+      "goes with image.",
+      "An orange star.",
+      "Orange.",
+      "three seven one",
+    ]
+  ) {
+    assertStringIncludes(text, said);
+  }
+  assertMatch(new TextDecoder().decode(stderr), /error: \/no\/such\.wav does not exist/);
+});
