@@ -1,10 +1,9 @@
 /** Tokenizer and chat template of a checkpoint, where it has them. */
 import { ChatTemplate, chatTemplateSource } from "../chat/template.ts";
-import { fileSource } from "../checkpoint/byte_source.ts";
-import { openFile, readText } from "../checkpoint/files.ts";
+import { readText } from "../checkpoint/files.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import { CheckpointError, TokenizerError } from "../errors.ts";
-import { templateFromGguf, vocabularyFromGguf } from "../tokenizer/gguf.ts";
+import { readGgufVocabulary, templateFromGguf } from "../tokenizer/gguf.ts";
 import { loadTokenizer, Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
 
@@ -59,9 +58,8 @@ export async function openText(checkpoint: Checkpoint, signal: AbortSignal | und
   return { ...none, tokenizer, template: templateOf(source, tokenizer) };
 }
 
-async function embeddedTokenizer({ metadata, files }: Checkpoint): Promise<Tokenizer | undefined> {
-  using file = await openFile(null, files[0].path);
-  const vocabulary = vocabularyFromGguf(metadata!, fileSource(file));
+async function embeddedTokenizer({ files }: Checkpoint): Promise<Tokenizer | undefined> {
+  const vocabulary = await readGgufVocabulary(files[0].path);
   return vocabulary === null ? undefined : new Tokenizer(vocabulary);
 }
 

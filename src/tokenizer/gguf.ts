@@ -2,7 +2,9 @@
  * Reads the vocabulary that a GGUF file carries into a {@link Vocabulary}: ranked merges (`gemma4`), or SentencePiece
  * pieces with scores (`llama`, as Gemma 3 files have it). What this tokenizer does not do is an error that names it.
  */
-import type { ByteSource } from "../checkpoint/byte_source.ts";
+import { type ByteSource, fileSource } from "../checkpoint/byte_source.ts";
+import { openFile } from "../checkpoint/files.ts";
+import { parseGguf } from "../checkpoint/gguf.ts";
 import { type GgufMetadata, readNumbers, readStrings } from "../checkpoint/gguf_metadata.ts";
 import { TokenizerError } from "../errors.ts";
 import type { AddedToken, Vocabulary } from "./vocabulary.ts";
@@ -82,6 +84,13 @@ export function vocabularyFromGguf(metadata: GgufMetadata, source: ByteSource): 
     eos,
     stops: [...new Set([eos, token("eot"), token("eom")].filter((id) => id !== undefined))],
   };
+}
+
+/** The vocabulary of the file at `path`, as `vocabularyFromGguf`; of a split model, its first part has it. */
+export async function readGgufVocabulary(path: string): Promise<Vocabulary | null> {
+  using file = await openFile(null, path);
+  const source = fileSource(file);
+  return vocabularyFromGguf(parseGguf(source, path, 0).metadata, source);
 }
 
 /** The chat template of the file; undefined where it has none. */

@@ -1,9 +1,11 @@
 /** Text to token ids and back, as the checkpoint's own tokenizer file says. */
+import { fileURLToPath } from "node:url";
 import { InvalidArgument, TokenizerError, UnknownOption } from "../errors.ts";
 import { AddedMatcher } from "./added.ts";
 import { Bpe } from "./bpe.ts";
 import { parseJsonObject, readTokenizerFile } from "./files.ts";
 import { vocabularyFromJson } from "./json.ts";
+import { readGgufVocabulary } from "./gguf.ts";
 import { TokenStream, Utf8Assembler } from "./stream.ts";
 import { TokenIndex } from "./token_index.ts";
 import { byteOfToken, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
@@ -252,9 +254,10 @@ export function parseTokenizer(
 }
 
 /**
- * The tokenizer in a folder, given as a path or as a `file:`, `http:` or `https:` URL. Reads `tokenizer.json` and,
- * where present, `tokenizer_config.json` and `generation_config.json`. Throws TokenizerError for missing and
- * malformed files, MissingPermission when Deno forbids reading them.
+ * The tokenizer in a folder, given as a path or as a `file:`, `http:` or `https:` URL, or inside a `.gguf` file of this
+ * machine. Of a folder it reads `tokenizer.json` and, where present, `tokenizer_config.json` and
+ * `generation_config.json`. Throws TokenizerError for missing and malformed files (CheckpointError for a damaged GGUF file),
+ * MissingPermission when Deno forbids reading them.
  *
  * ```ts
  * const tokenizer = await loadTokenizer("examples/tiny");
@@ -267,6 +270,17 @@ export async function loadTokenizer(
 ): Promise<Tokenizer> {
   if (!(folder instanceof URL) && (typeof folder !== "string" || folder === "")) {
     throw new InvalidArgument(`The folder of a tokenizer is ${nameOf(folder)}; pass its path or URL.`);
+  }
+  const file = folder instanceof URL && folder.protocol === "file:" ? fileURLToPath(folder) : folder;
+  if (
+    typeof file === "string" && file.endsWith(".gguf") && (await Deno.stat(file).catch(() => null))?.isFile
+  ) {
+    const vocabulary = await readGgufVocabulary(file);
+    if (vocabulary !== null) return new Tokenizer(vocabulary);
+    throw new TokenizerError(
+      "tokenizer_missing",
+      `${file} carries no vocabulary. Use the one of the model's folder.`,
+    );
   }
   const [json, config, generation] = await Promise.all(
     ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].map(async (name) => {

@@ -1,10 +1,11 @@
-import { assertEquals, assertStringIncludes, assertThrows } from "@std/assert";
+import { assertEquals, assertRejects, assertStringIncludes, assertThrows } from "@std/assert";
 import { bytesSource } from "../../src/checkpoint/byte_source.ts";
 import { parseGguf } from "../../src/checkpoint/gguf.ts";
 import { CheckpointError, MarkbaseError, TokenizerError } from "../../src/errors.ts";
 import { templateFromGguf, vocabularyFromGguf } from "../../src/tokenizer/gguf.ts";
-import { Tokenizer } from "../../src/tokenizer/tokenizer.ts";
+import { loadTokenizer, Tokenizer } from "../../src/tokenizer/tokenizer.ts";
 import { type Value, writeGguf } from "../checkpoint/gguf_writer.ts";
+import { withFolder } from "../checkpoint/support.ts";
 import { randomIntegers } from "./random.ts";
 
 const text = (value: string): Value => ({ type: "string", value });
@@ -139,6 +140,25 @@ Deno.test("a file without tokens has no vocabulary, and its template is its own"
   assertEquals(vocabularyFromGguf(metadata, source), null);
   assertEquals(templateFromGguf(metadata), "{{ bos_token }}");
   assertEquals(templateFromGguf(metadataOf({}).metadata), undefined);
+});
+
+Deno.test("loadTokenizer opens the vocabulary inside a file, by its path and its URL", async () => {
+  const metadata = Object.entries(entries(PIECES)).map(([key, value]): [string, Value] => [
+    `tokenizer.ggml.${key}`,
+    value!,
+  ]);
+  await withFolder({ "m.gguf": writeGguf({ metadata }), "none.gguf": writeGguf({}) }, async (folder) => {
+    for (const source of [`${folder}/m.gguf`, new URL(`file://${folder}/m.gguf`)]) {
+      assertEquals((await loadTokenizer(source)).encode("abc"), open(entries(PIECES)).encode("abc"));
+    }
+    const missing = await assertRejects(
+      () => loadTokenizer(`${folder}/none.gguf`),
+      TokenizerError,
+      "no vocabulary",
+    );
+    assertEquals(missing.code, "tokenizer_missing");
+    await assertRejects(() => loadTokenizer(`${folder}/absent.gguf`), TokenizerError, "absent.gguf");
+  });
 });
 
 const { tokens, types, scores } = base(PIECES);

@@ -1,9 +1,5 @@
 /** The public 262k vocabularies: Gemma 3's `tokenizer.json`, and both from GGUF files. */
-import { fileSource } from "../../src/checkpoint/byte_source.ts";
-import { openFile } from "../../src/checkpoint/files.ts";
-import { parseGguf } from "../../src/checkpoint/gguf.ts";
-import { vocabularyFromGguf } from "../../src/tokenizer/gguf.ts";
-import { parseTokenizer, Tokenizer } from "../../src/tokenizer/tokenizer.ts";
+import { loadTokenizer, parseTokenizer, type Tokenizer } from "../../src/tokenizer/tokenizer.ts";
 import { gemma3Model } from "../support/models.ts";
 import { packageFile } from "../support/packages.ts";
 
@@ -26,18 +22,11 @@ export async function gemma4(): Promise<Tokenizer | null> {
     version: "0.3.36",
     file: "vendor/llama.cpp/models/ggml-vocab-gemma-4.gguf",
   });
-  return path === null ? null : await tokenizerOfGguf(path);
+  return path === null ? null : await loadTokenizer(path);
 }
 
 /** Gemma 3's tokenizer out of the GGUF file of a real model, whose vocabulary has scores; null when it is absent. */
 export async function gemma3Gguf(): Promise<Tokenizer | null> {
   const path = gemma3Model();
-  return path === null ? null : await tokenizerOfGguf(path);
-}
-
-async function tokenizerOfGguf(path: string): Promise<Tokenizer> {
-  using file = await openFile(null, path);
-  const source = fileSource(file);
-  const { metadata } = parseGguf(source, path, 0);
-  return new Tokenizer(vocabularyFromGguf(metadata, source)!);
+  return path === null ? null : await loadTokenizer(path);
 }
