@@ -101,7 +101,7 @@ export class ContextFull extends MarkbaseError {
 export class SessionError extends MarkbaseError {}
 
 /**
- * The network, hub or cache could not deliver a file. Codes: `unreachable`, `fetch_failed`, `truncated`, `hash_mismatch`, `changed`,
+ * The network, hub or cache could not deliver a file. Codes: `unreachable`, `unavailable`, `fetch_failed`, `truncated`, `hash_mismatch`, `changed`,
  * `rate_limited`, `invalid_answer`, `unauthorized`, `forbidden`, `gated`, `repository_not_found`, `revision_not_found`, `file_not_found`,
  * `choose_file`, `unsupported_repository`, `unsupported_source`, `unsafe_name`, `not_cached`, `in_use`, `no_space`.
  */

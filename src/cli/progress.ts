@@ -2,6 +2,7 @@
 import process from "node:process";
 import { SingleBar } from "npm:cli-progress@3.12.0";
 import type { Progress } from "../../mod.ts";
+import { bytes } from "./terminal.ts";
 
 /** Shows the stages that `onProgress` reports, one bar a stage. Call `stop` before printing anything else. */
 export class ProgressBar implements Disposable {
@@ -15,14 +16,17 @@ export class ProgressBar implements Disposable {
       this.stop();
       this.#stage = progress.stage;
       this.#bar = new SingleBar({
-        format: "{stage} {bar} {percentage}%",
+        format: progress.stage === "download"
+          ? "{stage} {bar} {percentage}% {size}"
+          : "{stage} {bar} {percentage}%",
         stream: process.stderr,
         hideCursor: true,
         clearOnComplete: true,
       });
-      this.#bar.start(progress.total, 0, { stage: progress.stage });
+      this.#bar.start(progress.total, 0, payload(progress));
     }
-    this.#bar?.update(progress.completed, { stage: progress.stage });
+    this.#bar?.setTotal(progress.total); // the size of a download grows when an index names more files
+    this.#bar?.update(progress.completed, payload(progress));
   };
 
   /** Removes the bar. */
@@ -35,4 +39,8 @@ export class ProgressBar implements Disposable {
   [Symbol.dispose](): void {
     this.stop();
   }
+}
+
+function payload({ stage, completed, total }: Progress): object {
+  return { stage, size: `${bytes(completed)} of ${bytes(total)}` };
 }

@@ -3,6 +3,7 @@
  * tensors in any order; nothing is kept in memory. The folder gets its name when it is complete.
  */
 import { SHARD_INDEX } from "../checkpoint/shards.ts";
+import { requirePermission } from "../../ffi/permissions.ts";
 import { InvalidArgument, MarkbaseError } from "../errors.ts";
 
 /** A tensor that will be written. */
@@ -44,6 +45,9 @@ export class FolderWriter implements AsyncDisposable {
     shardBytes = SHARD_BYTES,
   ): Promise<FolderWriter> {
     const path = folder.length > 1 ? folder.replace(/\/+$/, "") : folder;
+    const parent = path.slice(0, Math.max(path.lastIndexOf("/"), 0)) || (path.startsWith("/") ? "/" : ".");
+    await requirePermission({ name: "read", path: parent }, "to see whether the new folder exists already");
+    await requirePermission({ name: "write", path: parent }, "to write the converted model");
     if (await Deno.lstat(path).then(() => true, () => false)) {
       throw new InvalidArgument(`${path} exists already. Name another folder, or remove it.`);
     }

@@ -289,5 +289,8 @@ function statusError(response: Response, hub: Headers, settings: HubSettings, wh
       `${what}: too many requests (HTTP 429). Wait a while${token === undefined ? ", or set HF_TOKEN" : ""}.`,
     );
   }
-  return new HubError("fetch_failed", `${what} cannot be fetched: HTTP status ${status}. Try again later.`);
+  return new HubError(
+    status >= 500 ? "unavailable" : "fetch_failed",
+    `${what} cannot be fetched: HTTP status ${status}. Try again later.`,
+  );
 }

@@ -92,6 +92,7 @@ export async function removeCached(cache: string, reference: HubReference): Prom
   }
   await Deno.remove(layout.snapshot(commit), { recursive: true });
   for (const ref of refs) await Deno.remove(`${layout.refs}/${ref}`);
+  await Deno.remove(`${layout.folder}/trees/${commit}.json`).catch(() => {}); // the Python client's note of its files
   const contents = new Set(gone.map(({ content }) => content).filter((content) => !kept.has(content)));
   for (const { name, content } of await blobsOf(layout)) {
     if (contents.has(content)) await Deno.remove(layout.blob(name));

@@ -74,11 +74,12 @@ export async function pull(
     const attempts = cached === null ? ATTEMPTS : ATTEMPTS_BESIDE_COPY;
     repository = await readRepository({ ...context, attempts }, reference);
   } catch (error) {
-    if (cached === null || !(error instanceof HubError) || error.code !== "unreachable") throw error;
+    if (cached === null || !(error instanceof HubError)) throw error;
+    if (error.code !== "unreachable" && error.code !== "unavailable") throw error;
     cached.warnings.push({
       code: "hub_unreachable",
       message:
-        `${settings.endpoint.host} cannot be reached; ${cached.repository} is used as the cache has it, ` +
+        `${settings.endpoint.host} does not answer; ${cached.repository} is used as the cache has it, ` +
         `at ${cached.commit.slice(0, 12)}.`,
     });
     return cached;
@@ -228,7 +229,14 @@ async function fromCache(reference: HubReference, layout: Layout, options: PullO
   const commit = await layout.commitOf(reference.revision ?? DEFAULT_REVISION);
   if (commit === null) throw missing(what);
   const files: Candidate[] = await layout.filesOf(commit).catch(() => []);
-  const choice = chooseFiles(files, reference.file, what, options.configOnly);
+  let choice: Choice;
+  try {
+    choice = chooseFiles(files, reference.file, what, options.configOnly);
+  } catch (error) {
+    // What the cache lacks, the hub may have.
+    const lacking = error instanceof HubError && error.code !== "choose_file";
+    throw lacking ? missing(what) : error;
+  }
   if (choice.index !== null) choice.files.push(...await shardsOf(layout.snapshot(commit), choice.index));
   const sizes = new Map(files.map(({ name, size }) => [name, size!]));
   for (const name of choice.files) if (!sizes.has(name)) throw missing(`${name} of ${what}`);

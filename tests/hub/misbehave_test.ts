@@ -47,7 +47,7 @@ Deno.test("a server that never sends anything is given up, and the error says th
   const error = await hub.failure(FILE);
   assertStringIncludes(error.message, "model.safetensors");
   hub.hook = ({ host }) => host === "cdn" ? refusal(503) : undefined;
-  assertEquals((await hub.failure(FILE)).code, "fetch_failed");
+  assertEquals((await hub.failure(FILE)).code, "unavailable");
 });
 
 Deno.test("a connection that goes silent counts as lost and is continued", async () => {
@@ -309,7 +309,7 @@ Deno.test("pauses between attempts grow, and 5xx is an error in the end", async 
     waits.push(milliseconds);
     return Promise.resolve();
   };
-  assertEquals((await hub.failure("org/model", {}, { wait })).code, "fetch_failed");
+  assertEquals((await hub.failure("org/model", {}, { wait })).code, "unavailable");
   assertEquals(hub.seen.length, 6);
   for (const [i, ms] of waits.entries()) {
     assert(ms >= 250 * 2 ** i && ms <= 500 * 2 ** i, `pause ${i} is ${ms} ms`);

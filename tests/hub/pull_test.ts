@@ -1,5 +1,5 @@
 import { assert, assertEquals, assertRejects, assertStringIncludes } from "@std/assert";
-import { COMMIT, FakeHub, gitHash, sha256, smallModel } from "./server.ts";
+import { COMMIT, FakeHub, gitHash, refusal, sha256, smallModel } from "./server.ts";
 
 const WEIGHTS = smallModel().files["model.safetensors"];
 const CHOSEN = ["config.json", "model.safetensors", "tokenizer.json"];
@@ -132,7 +132,7 @@ Deno.test("without the network the cache is used if HF_HUB_OFFLINE says so, and 
   assertEquals(hub.seen, []);
   assertEquals((await hub.failure("org/model@v2", { offline: true })).code, "not_cached");
   await Deno.remove(`${first.path}/model.safetensors`);
-  await hub.failure("org/model", { offline: true });
+  assertEquals((await hub.failure("org/model", { offline: true })).code, "not_cached");
 });
 
 Deno.test("a hub that cannot be reached leaves a complete copy usable, with a warning, and is an error without one", async () => {
@@ -147,6 +147,12 @@ Deno.test("a hub that cannot be reached leaves a complete copy usable, with a wa
   assertEquals(pulled.path, first.path);
   assertEquals(pulled.warnings.map(({ code }) => code), ["hub_unreachable"]);
   assertEquals((await hub.failure("org/other", { settings })).code, "unreachable");
+  hub.hook = () => refusal(503);
+  hub.seen.length = 0;
+  assertEquals((await hub.pull()).warnings.map(({ code }) => code), ["hub_unreachable"]);
+  assertEquals(hub.seen.length, 2, "a copy is at hand, so nobody waits for long");
+  hub.hook = () => refusal(403, "GatedRepo");
+  assertEquals((await hub.failure()).code, "gated", "a refusal is no outage");
 });
 
 Deno.test("files without size or hash in the listing are asked for one by one", async () => {
