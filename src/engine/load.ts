@@ -4,7 +4,7 @@ import type { DeviceKind } from "../../ffi/device.ts";
 import { stopTokens } from "../chat/reply.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
-import { readClips } from "../checkpoint/towers.ts";
+import { type ClipBounds, readClips, type StoredClip, type TowerWeights } from "../checkpoint/towers.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { DeviceError, InvalidArgument, MemoryLimit } from "../errors.ts";
 import { localSource } from "../hub/source.ts";
@@ -13,6 +13,8 @@ import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/
 import { type KvFormat, pageBytes, pageGroups } from "../schedule/groups.ts";
 import type { Limits } from "../schedule/plan.ts";
 import { firstWeightBuffer, textPlan, type TextPlanOptions } from "../schedule/text.ts";
+import { FIRST_TOWER_WEIGHTS } from "../schedule/tower.ts";
+import { towerPlan } from "../schedule/tower_plan.ts";
 import { unplacedPlan } from "../schedule/unplaced.ts";
 import { variantsOf } from "../schedule/variants.ts";
 import type { Warning } from "../warning.ts";
@@ -97,6 +99,7 @@ export async function loadWith(
   const towerWeights = checkpoint.towers();
   await checkpoint.checkFinite();
   const clips = await readClips(checkpoint.files, towerWeights);
+  const takesMedia = towerWeights.vision !== null || towerWeights.audio !== null;
   const [text, fingerprint] = await Promise.all([
     openText(checkpoint, signal),
     weightsFingerprint(checkpoint),
@@ -109,7 +112,8 @@ export async function loadWith(
     precision: settings.precision,
     variants: () => {
       checkGpuCache(settings.kvCache, settings.device);
-      return variantsNeeded(config, weights, settings.kvCache, internals.fuse);
+      return variantsNeeded(config, weights, settings.kvCache, internals.fuse, takesMedia)
+        .union(towerVariants(checkpoint, towerWeights, clips));
     },
   });
   const device = stack.use(opened.device);
@@ -122,7 +126,6 @@ export async function loadWith(
     info.weightAlignment,
   );
   const chunkRows = internals.chunkRows ?? CHUNK_ROWS;
-  const takesMedia = towerWeights.vision !== null || towerWeights.audio !== null;
   // A picture whose tokens see each other is one chunk, however many there are.
   const blockRows = towerWeights.vision !== null && hasBlocks(config)
     ? Math.max(chunkRows, MOST_BLOCK_ROWS)
@@ -349,9 +352,31 @@ function variantsNeeded(
   weights: TextWeights,
   kvFormat: KvFormat,
   fuse: boolean | undefined,
+  takesMedia: boolean,
 ): Set<string> {
-  const ops = (["prefill", "decode"] as const).flatMap((variant) =>
-    unplacedPlan(config, weights, { variant, rows: DECODE_ROWS, kvFormat, fuse }).plan.ops
+  const ops = (["prefill", "decode"] as const).flatMap((variant) => {
+    const options = {
+      variant,
+      rows: DECODE_ROWS,
+      kvFormat,
+      fuse,
+      takesMedia: takesMedia && variant === "prefill",
+    };
+    return unplacedPlan(config, weights, options).plan.ops;
+  });
+  return variantsOf(ops);
+}
+
+/** Every variant of an op that runs of its towers may need. */
+function towerVariants(
+  { config, files }: Checkpoint,
+  weights: TowerWeights,
+  clips: ReadonlyMap<StoredClip, ClipBounds>,
+): Set<string> {
+  const places = { ...layOutWeights(weights, files, FIRST_TOWER_WEIGHTS, 1), clips };
+  const options = { limits: { rows: 32, out_rows: 16 }, exact: true };
+  const ops = (["vision", "audio"] as const).flatMap((part) =>
+    weights[part] === null ? [] : towerPlan(part, config, weights, places, options).ops
   );
   return variantsOf(ops);
 }

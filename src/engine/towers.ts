@@ -10,18 +10,15 @@ import type { ClipBounds, StoredClip, TowerWeights } from "../checkpoint/towers.
 import type { WeightTensor } from "../checkpoint/tensor.ts";
 import { Disposed, InvalidArgument, MarkbaseError } from "../errors.ts";
 import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../media/types.ts";
-import { audioPlan } from "../schedule/audio.ts";
 import type { Tensor } from "../schedule/tensor.ts";
 import {
   FIRST_TOWER_WEIGHTS,
   INPUT_BUFFER,
   TOWER_OUTPUT,
   type TowerPlan,
-  type TowerPlanOptions,
   type TowerWeightPlaces,
 } from "../schedule/tower.ts";
-import { unifiedAudioPlan, unifiedVisionPlan } from "../schedule/unified.ts";
-import { visionPlan } from "../schedule/vision.ts";
+import { type TowerPart, towerPlan } from "../schedule/tower_plan.ts";
 import { encodeInput } from "./input.ts";
 import { featuresInput, framesInput, imageInput, type TowerInput } from "./tower_inputs.ts";
 import { Turns } from "./turns.ts";
@@ -46,8 +43,6 @@ export interface TowerResults {
   /** tokens × hidden size */ soft: SoftTokens;
 }
 
-type Part = "vision" | "audio";
-
 /** A compiled plan with the buffers that it owns. */
 interface Compiled extends Disposable {
   plan: TowerPlan;
@@ -63,7 +58,7 @@ export class Towers implements AsyncDisposable, Disposable {
   readonly #parts: TowerParts;
   readonly #places: TowerWeightPlaces;
   readonly #turns = new Turns();
-  readonly #compiled = new Map<Part, Compiled>();
+  readonly #compiled = new Map<TowerPart, Compiled>();
   #closed = false;
 
   constructor(parts: TowerParts) {
@@ -164,7 +159,7 @@ export class Towers implements AsyncDisposable, Disposable {
   }
 
   async #run(
-    part: Part,
+    part: TowerPart,
     input: TowerInput,
     withTower: boolean,
     signal: AbortSignal | undefined,
@@ -203,7 +198,7 @@ export class Towers implements AsyncDisposable, Disposable {
   }
 
   /** The plan of a part with room for the input. */
-  async #plan(part: Part, { rows, outRows }: TowerInput): Promise<Compiled> {
+  async #plan(part: TowerPart, { rows, outRows }: TowerInput): Promise<Compiled> {
     const present = this.#compiled.get(part);
     if (present) {
       const { limits } = present.plan;
@@ -213,7 +208,8 @@ export class Towers implements AsyncDisposable, Disposable {
     }
     const { device, weightBuffers, exact, checkFinite } = this.#parts;
     const limits = { rows: Math.ceil(rows / ROW_STEP) * ROW_STEP, out_rows: roundedOutRows(rows, outRows) };
-    const plan = this.#build(part, { limits, exact, checkFinite });
+    const { config, weights } = this.#parts;
+    const plan = towerPlan(part, config, weights, this.#places, { limits, exact, checkFinite });
     using scope = new DisposableStack();
     const arena = scope.use(device.createBuffer(plan.buffers[0].bytes));
     const inputs = scope.use(device.createBuffer(plan.buffers[INPUT_BUFFER].bytes));
@@ -223,24 +219,6 @@ export class Towers implements AsyncDisposable, Disposable {
     const compiled = { plan, pass, inputs, [Symbol.dispose]: () => owned.dispose() };
     this.#compiled.set(part, compiled);
     return compiled;
-  }
-
-  #build(part: Part, options: TowerPlanOptions): TowerPlan {
-    const { config, weights } = this.#parts;
-    if (part === "vision") {
-      const [vision, of] = [config.vision!, weights.vision!];
-      return vision.kind === "tower" && of.kind === "tower"
-        ? visionPlan(vision, of, this.#places, options)
-        : vision.kind === "patches" && of.kind === "patches"
-        ? unifiedVisionPlan(vision, of, this.#places, options)
-        : mismatch();
-    }
-    const [audio, of] = [config.audio!, weights.audio!];
-    return audio.kind === "tower" && of.kind === "tower"
-      ? audioPlan(audio, of, this.#places, options)
-      : audio.kind === "frames" && of.kind === "frames"
-      ? unifiedAudioPlan(audio, of, this.#places, options)
-      : mismatch();
   }
 
   #check(): void {
@@ -278,8 +256,4 @@ function missing(code: string, verb: string, part: string, config: unknown): Mar
 
 function wrongKind(expected: string, found: string): InvalidArgument {
   return new InvalidArgument(`This model hears ${expected}, not ${found}.`);
-}
-
-function mismatch(): never {
-  throw new RangeError("Config and weights of a tower are of different kinds.");
 }

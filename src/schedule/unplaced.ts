@@ -12,13 +12,14 @@ export interface UnplacedOptions {
   /** tokens in the forward at most */ rows: number;
   kvFormat: KvFormat;
   /** false: the smallest ops */ fuse?: boolean;
+  /** soft tokens take the place of embeddings */ takesMedia?: boolean;
 }
 
 /** The plan, and the tensor of every weight in it. */
 export function unplacedPlan(
   config: ModelConfig,
   weights: TextWeights,
-  { variant, rows, kvFormat, fuse }: UnplacedOptions,
+  { variant, rows, kvFormat, fuse, takesMedia }: UnplacedOptions,
 ): { plan: TextPlan; tensors: Tensor[] } {
   const tensors = new Map<object, Tensor>();
   const buffer = firstWeightBuffer(config);
@@ -36,6 +37,7 @@ export function unplacedPlan(
     kvPages: pageGroups(config).map(() => 1),
     exact: true,
     fuse,
+    softRows: takesMedia ? rows : undefined,
   });
   return { plan, tensors: [...tensors.values()] };
 }

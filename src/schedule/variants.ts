@@ -27,6 +27,8 @@ export const ROW_KINDS: readonly RowKind[] = [
   "prompt",
 ];
 
+const PROMPT_KINDS = ROW_KINDS.filter((kind) => pathOf(kind) === "prompt");
+
 /** The kinds of a run with so many decode rows and prefill rows. */
 export function rowKinds(decode: number, prefill: number): RowKind[] {
   const kinds: RowKind[] = [];
@@ -49,6 +51,9 @@ export function tableVariants(
 ): string[] {
   return formatWords(format).map((word) => `${op} ${word}`);
 }
+
+/** An `embed` that takes soft tokens. */
+export const SOFT_TOKENS = "embed soft tokens";
 
 /** Parts of a `linear`. */
 export interface LinearParts {
@@ -123,6 +128,7 @@ export interface AttentionParts {
   scoreScale?: number;
   /** a sequence has several decode rows in the run */ verifies?: boolean;
   gathered?: boolean;
+  /** prompt rows of blocks see more than earlier keys */ block?: string;
 }
 
 /** Variants of an op on KV pages, on decode rows, prompt rows or both. */
@@ -146,10 +152,20 @@ export function attentionVariants(a: AttentionParts, paths: readonly ("row" | "p
       if ((a.scoreScale ?? 1) !== 1) words.push("scaled scores");
     }
     if (a.gathered) words.push("gathered");
+    if (path === "prompt" && a.block !== undefined && a.block !== "causal") words.push(`blocks: ${a.block}`);
     if (a.verifies && path === "row") words.push("rows of one sequence");
     for (const word of words) variants.push(`${a.op} ${word}, ${path}`);
   }
   return variants;
+}
+
+/** Variants of an attention between rows of a tower: kernels take heads up to a size. */
+export function towerAttentionVariants(
+  op: { kind: "patch_attention" | "local_attention"; headDim: number },
+): string[] {
+  const parts = Math.ceil(op.headDim / 32);
+  const lanes = op.kind === "patch_attention" ? parts : 2 ** Math.ceil(Math.log2(parts));
+  return [`${op.kind} of heads up to ${32 * lanes}`];
 }
 
 /** Tokens from which on a vocabulary takes several rounds of selection. */
@@ -174,6 +190,7 @@ export function variantsOf(ops: readonly Op[]): Set<string> {
 function variantsOfOp(op: Op): string[] {
   switch (op.kind) {
     case "embed":
+      return [...tableVariants(op.kind, storedFormat(op.table)), ...(op.soft ? [SOFT_TOKENS] : [])];
     case "draft_input":
     case "centroid_head":
     case "per_layer_inputs":
@@ -181,7 +198,8 @@ function variantsOfOp(op: Op): string[] {
     case "linear":
       return linearVariants(
         { ...op, formats: op.weights.map(storedFormat), epilogue: op.epilogue.kind },
-        ROW_KINDS,
+        // Bounds and SiLU belong to towers, whose rows are those of prompts.
+        op.clip || op.epilogue.kind === "silu" ? PROMPT_KINDS : ROW_KINDS,
       );
     case "route":
       return routeVariants(storedFormat(op.projection), ROW_KINDS);
@@ -214,6 +232,9 @@ function variantsOfOp(op: Op): string[] {
       const vocabulary = op.logits.shape[1] as number;
       return candidatesVariants({ vocabulary, rows: 2, adjusted: true, masked: true });
     }
+    case "patch_attention":
+    case "local_attention":
+      return towerAttentionVariants(op);
     default:
       return [op.kind];
   }

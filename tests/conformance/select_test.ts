@@ -1,4 +1,8 @@
 /** Which cases the self-check takes, and that they are loaded only for it. */
+import { readClips } from "../../src/checkpoint/towers.ts";
+import { layOutWeights } from "../../src/engine/weights.ts";
+import { FIRST_TOWER_WEIGHTS } from "../../src/schedule/tower.ts";
+import { towerPlan } from "../../src/schedule/tower_plan.ts";
 import { assert, assertEquals } from "@std/assert";
 import { allCases } from "../../src/conformance/cases.ts";
 import { select } from "../../src/conformance/select.ts";
@@ -43,6 +47,31 @@ Deno.test("there is a case of every variant that a model needs, and few cases ha
       const covered = new Set(chosen.cases.flatMap((c) => c.variants));
       for (const variant of variants) assert(covered.has(variant), variant);
     }
+  }
+});
+
+Deno.test("the cases are about every variant that towers need, and prompts with media", async () => {
+  for (const name of ["e2b-mm-clipped", "e2b-mm-unclipped", "31b-mm", "12b"]) {
+    const folder = fixtureModel(name);
+    if (folder === null) {
+      console.log(`  skipped: the fixture ${name} is absent`);
+      continue;
+    }
+    const model = await fixture(folder);
+    const { config, files } = model.checkpoint;
+    const towers = model.checkpoint.towers();
+    const places = {
+      ...layOutWeights(towers, files, FIRST_TOWER_WEIGHTS, 1),
+      clips: await readClips(files, towers),
+    };
+    const options = { limits: { rows: 32, out_rows: 16 }, exact: true };
+    const ops = (["vision", "audio"] as const).flatMap((part) =>
+      towers[part] === null ? [] : towerPlan(part, config, towers, places, options).ops
+    );
+    const text = model.plan({ variant: "prefill", exact: true, softRows: 8 }).ops;
+    const variants = variantsOf([...ops, ...text]);
+    assert(variants.has("embed soft tokens") && [...variants].some((v) => v.includes("add_positions")));
+    assertEquals(select(cases, variants).missing, [], name);
   }
 });
 

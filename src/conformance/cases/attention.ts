@@ -192,6 +192,7 @@ function variantsOf(d: AttentionDescription): string[] {
     ownsKv: d.ownsKv ?? true,
     rotatedPairs: d.rotatedPairs ?? d.headDim / 2,
     verifies: decode.some(({ rows }) => rows > 1),
+    block: d.rule,
   }, paths);
 }
 

@@ -1,7 +1,7 @@
 /** Cases of embed, per_layer_inputs and gather. */
 import { BLOCK_FORMATS, F32, formatName, FORMATS, MAIN_FORMATS, seedOf, type TableCase } from "../case.ts";
 import { type PlainKind, ProblemBuilder, type WeightFormat } from "../problem.ts";
-import { tableVariants } from "../../schedule/variants.ts";
+import { SOFT_TOKENS, tableVariants } from "../../schedule/variants.ts";
 import { Random } from "../random.ts";
 
 /** Tokens of a case: the first, the last and random ones. */
@@ -15,7 +15,7 @@ function embedCase(format: WeightFormat, rows: number, width: number, soft = fal
     op: "embed",
     name,
     tolerance: F32,
-    variants: tableVariants("embed", format),
+    variants: [...tableVariants("embed", format), ...(soft ? [SOFT_TOKENS] : [])],
     work: 20 * rows * width,
     build(exact) {
       const random = new Random(seedOf(name));

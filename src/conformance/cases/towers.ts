@@ -1,6 +1,6 @@
 /** Cases of the ops of vision and audio towers. */
-import type { Op } from "../../schedule/ops.ts";
-import { variantsOf } from "../../schedule/variants.ts";
+import type { LinearOp, Op } from "../../schedule/ops.ts";
+import { linearVariants, rowKinds, towerAttentionVariants } from "../../schedule/variants.ts";
 import { F32, HALF_IF_FAST, MAIN_FORMATS, PRODUCT, seedOf, type TableCase, type Tolerance } from "../case.ts";
 import { type PlainKind, ProblemBuilder } from "../problem.ts";
 import { Random } from "../random.ts";
@@ -16,6 +16,7 @@ function towerCase(
   tolerance: Tolerance,
   build: Build,
   outputs = 1,
+  decode = false,
 ): TableCase {
   return {
     op,
@@ -26,7 +27,10 @@ function towerCase(
     build(exact) {
       const builder = new ProblemBuilder(
         new Random(seedOf(name)),
-        Array.from({ length: rows }, (_, position) => ({ position })),
+        Array.from(
+          { length: rows },
+          (_, position) => ({ position, rowClass: decode ? "decode" : "prefill" }),
+        ),
         { outputs: Array.from({ length: outputs }, (_, row) => ({ row })) },
       );
       return builder.finish(build(builder, builder.random), exact);
@@ -65,7 +69,8 @@ function patchAttentionCase(
 ): TableCase {
   const name = `rows=${rows} heads=${heads}/${kvHeads} d=${headDim}${peak === 1 ? "" : ` peak=${peak}`}`;
   const work = 4 * rows * rows * heads * headDim;
-  return towerCase("patch_attention", name, rows, work, HALF_IF_FAST, (builder, random) => {
+  const variants = towerAttentionVariants({ kind: "patch_attention", headDim });
+  const built = towerCase("patch_attention", name, rows, work, HALF_IF_FAST, (builder, random) => {
     const part = (name: string, count: number) =>
       builder.activation(name, ["rows", count * headDim], random.normals(rows * count * headDim, 0.1, 3));
     const columns = Math.ceil(Math.sqrt(rows));
@@ -91,6 +96,7 @@ function patchAttentionCase(
       scoreScale: 1,
     };
   });
+  return { ...built, variants };
 }
 
 function poolCase(rows: number, cells: number, m: number, n: number, standardize: boolean): TableCase {
@@ -159,7 +165,8 @@ function localAttentionCase(what: string, d: LocalDescription): TableCase {
   const width = heads * headDim;
   const n = 2 * Math.ceil(width / 3);
   const work = 6 * rows * width * (left + right) + n * width * (left + right);
-  return towerCase("local_attention", name, rows, work, PRODUCT, (builder, random) => {
+  const variants = towerAttentionVariants({ kind: "local_attention", headDim });
+  const built = towerCase("local_attention", name, rows, work, PRODUCT, (builder, random) => {
     const part = (name: string) =>
       builder.activation(name, [symbol, width], random.normals(rows * width, 0.1));
     return {
@@ -185,6 +192,7 @@ function localAttentionCase(what: string, d: LocalDescription): TableCase {
       cap: 50,
     };
   }, d.gathered ? rows : 1);
+  return { ...built, variants };
 }
 
 function lightConvCase(rows: number, n: number, taps: number, kind: PlainKind, magnitude = 1): TableCase {
@@ -221,15 +229,17 @@ interface ClipDescription {
   geluMul?: boolean;
   bias?: boolean;
   clip?: boolean;
+  /** rows of class decode, which towers have not but the op takes */ decode?: boolean;
 }
 
 /** Linears as towers have them: bounds, SiLU, and both. */
 function clippedCase(d: ClipDescription): TableCase {
   const { rows, k, n, clip = true } = d;
   const format = MAIN_FORMATS[d.format];
-  const words = (["silu", "prologue", "geluMul", "bias"] as const).filter((word) => d[word]);
+  const words = (["silu", "prologue", "geluMul", "bias", "decode"] as const).filter((word) => d[word]);
   const name = `${clip ? "clip" : "no clip"} ${format.kind} rows=${rows} k=${k} n=${n} ${words.join(" ")}`
     .trim();
+  const parts = d.prologue ? { residual: true, postNorm: true, hOut: true, preNorm: true } : {};
   const build: Build = (builder, random) => {
     const activation = (name: string, width: number) =>
       builder.activation(name, ["rows", width], random.normals(rows * width, 0.1));
@@ -257,15 +267,15 @@ function clippedCase(d: ClipDescription): TableCase {
       eps: 1e-4,
     };
   };
-  const built = towerCase("linear", name, rows, rows * k * n, PRODUCT, build);
-  return { ...built, variants: [...variantsOf(built.build(true).plan.ops)].filter(ofPrompt(rows)) };
-}
-
-/** Tower rows are prompt rows, so that the other variants of their op do not occur in a case. */
-function ofPrompt(rows: number): (variant: string) => boolean {
-  const ends = [", prompt", rows <= 16 ? ", short prompt" : ", prompt"];
-  return (variant) =>
-    ends.some((end) => variant.endsWith(end)) && (rows > 16 || !/\d.*, prompt$/.test(variant));
+  const built = towerCase("linear", name, rows, rows * k * n, PRODUCT, build, 1, d.decode);
+  const { epilogue } = built.build(true).plan.ops[0] as LinearOp;
+  return {
+    ...built,
+    variants: linearVariants(
+      { formats: [format], epilogue: epilogue.kind, ...parts, biases: [d.bias], clip },
+      rowKinds(0, rows),
+    ),
+  };
 }
 
 /** All cases of towers. */
@@ -282,6 +292,9 @@ export function towerCases(): TableCase[] {
     clippedCase({ ...d, prologue: true }),
     clippedCase({ ...d, prologue: true, geluMul: true, bias: true }),
     clippedCase({ ...d, silu: true, clip: false, bias: true }),
+    ...(d.rows < 16 || d.format === 3
+      ? [clippedCase({ ...d, rows: Math.min(d.rows, 5), decode: true, silu: true, prologue: true })]
+      : []),
   ]);
   return [
     ...([["bf16", 64], ["f32", 33], ["f16", 257]] as const).flatMap(([kind, n]) => [
@@ -306,6 +319,8 @@ export function towerCases(): TableCase[] {
     localAttentionCase("one", { rows: 1, heads: 2, headDim: 16 }),
     localAttentionCase("few", { rows: 5, heads: 2, headDim: 32 }),
     localAttentionCase("many", { rows: 40, heads: 4, headDim: 64 }),
+    localAttentionCase("large", { rows: 14, heads: 1, headDim: 200 }),
+    localAttentionCase("largest", { rows: 14, heads: 1, headDim: 512 }),
     localAttentionCase("real", { rows: 30, heads: 3, headDim: 128, gathered: true }),
     localAttentionCase("both sides", { rows: 33, heads: 2, headDim: 20, left: 5, right: 4, shift: 3 }),
     localAttentionCase("padded", { rows: 26, heads: 2, headDim: 32, valid: (row) => row < 9 }),
