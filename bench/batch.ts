@@ -21,9 +21,8 @@ const tokens = values.tokens ?? 24;
 const repetitions = values.repetitions ?? 2;
 
 await using model = await load(words[0] ?? "tiny", { contextLength: 1024, ...loadOptions(values) });
-const V = model.config.vocabularySize;
 let seed = 1;
-const randomId = () => 3 + ((seed = (Math.imul(seed, 1103515245) + 12345) >>> 0) >>> 8) % (V - 3);
+const randomId = () => 3 + ((seed = (Math.imul(seed, 1103515245) + 12345) >>> 0) >>> 8) % 1000;
 
 /** Seconds in which `count` sequences draw `tokens` tokens each. */
 async function time(count: number): Promise<number> {

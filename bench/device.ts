@@ -2,7 +2,7 @@
  * All that needs a GPU machine, in one call: conformance, golden models, kernel timings, whole forwards, memory. Each section runs
  * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
- *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only env,conformance,models,kernels,forward] [--shape e4b,26b-a4b]
+ *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,kernels,forward,batch] [--shape e4b,26b-a4b]
  *         [--op linear] [--weights FOLDER] [--late]
  *
  * Full-size random weights are made where it runs. Writes a JSON file for each section into the folder and prints all tables
@@ -11,6 +11,7 @@
 import { parseFlags } from "../src/cli/args.ts";
 import { Device, type DeviceKind } from "../ffi/device.ts";
 import { allCases } from "../src/conformance/cases.ts";
+import { timeBatches } from "./device/batch.ts";
 import { conformance } from "./device/conformance.ts";
 import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/forward.ts";
 import { copyBandwidth, type KernelTiming, timeKernels } from "./device/kernels.ts";
@@ -24,10 +25,11 @@ const { values } = parseFlags(Deno.args, {
   shape: { type: "string", help: "model shapes of the forwards, separated by commas" },
   op: { type: "string", help: "conformance of this op alone" },
   weights: { type: "string", help: "folder for the random weights" },
+  tokens: { type: "number", help: "tokens that each sequence of a batch draws" },
   late: { type: "boolean", help: "cuda: no kernel starts before the one that it follows is over" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
-const SECTIONS = ["models", "kernels", "forward", "conformance"];
+const SECTIONS = ["models", "kernels", "forward", "batch", "conformance"];
 const sections = values.only?.split(",") ?? SECTIONS;
 const shapeNames = values.shape?.split(",") ?? (values.weights ? ["e4b"] : ["e4b", "26b-a4b"]);
 const CONTEXTS = [128, 1024, 8192];
@@ -74,7 +76,9 @@ async function child(name: string, part: { op?: string; shape?: string } = {}): 
 async function save(name: string): Promise<void> {
   if (values.out === undefined) return;
   await Deno.mkdir(values.out, { recursive: true });
-  const part = `${name === "forward" ? `-${shapeNames[0]}` : ""}${values.late ? "-late" : ""}`;
+  const part = `${name === "forward" || name === "batch" ? `-${shapeNames[0]}` : ""}${
+    values.late ? "-late" : ""
+  }`;
   const file = `${values.out}/${name}${part}.json`;
   // The ops of the conformance table come from processes of their own.
   const before = name === "conformance" ? JSON.parse(await Deno.readTextFile(file).catch(() => "[]")) : [];
@@ -84,7 +88,7 @@ async function save(name: string): Promise<void> {
 
 if (
   sections.length > 1 || (sections[0] === "conformance" && values.op === undefined) ||
-  (sections[0] === "forward" && shapeNames.length > 1)
+  (["forward", "batch"].includes(sections[0]) && shapeNames.length > 1)
 ) {
   const tables: string[] = [];
   for (const name of sections) {
@@ -93,7 +97,7 @@ if (
       : [values.op];
     const parts = name === "conformance"
       ? [...new Set(table)].map((op) => ({ op }))
-      : name === "forward"
+      : name === "forward" || name === "batch"
       ? shapeNames.map((shape) => ({ shape }))
       : [{}];
     for (const part of parts) tables.push(await child(name, part));
@@ -228,6 +232,34 @@ await section("forward", async () => {
       }
     }
     report.kernelShares = tables;
+  } finally {
+    if (values.weights === undefined) await Deno.remove(folder, { recursive: true });
+  }
+});
+
+await section("batch", async () => {
+  const shape = shapes[shapeNames[0]];
+  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
+  const folder = values.weights ?? await Deno.makeTempDir({ prefix: "markbase-device-" });
+  try {
+    if (values.weights === undefined) await writeSynthetic(shape, folder);
+    const { batches, verifies } = await timeBatches(folder, kind, [1, 2, 4, 8, 16], values.tokens ?? 64);
+    report.batches = batches;
+    report.verifies = verifies;
+    for (const { batch, tokensPerSecond, secondsPerToken } of batches) {
+      say(
+        `batch        ${shapeNames[0]} ${String(batch).padStart(2)}: ${
+          tokensPerSecond.toFixed(1)
+        } tokens/s, ${ms(secondsPerToken)} ms a token, ${ms(secondsPerToken / batch)} ms a token and row`,
+      );
+    }
+    for (const { rows, seconds } of verifies) {
+      say(
+        `verify       ${shapeNames[0]} ${rows} rows: ${ms(seconds)} ms, ${
+          (seconds / verifies[0].seconds).toFixed(2)
+        } of one row`,
+      );
+    }
   } finally {
     if (values.weights === undefined) await Deno.remove(folder, { recursive: true });
   }
