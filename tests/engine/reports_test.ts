@@ -2,7 +2,9 @@
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import { load, MemoryLimit, type Model } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
-import { TINY } from "../support/models.ts";
+import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
+import { OUTPUT } from "../../src/schedule/text.ts";
+import { maxDifference, TINY } from "../support/models.ts";
 
 const GREEDY = { temperature: 0, ignoreEos: true } as const;
 
@@ -42,6 +44,33 @@ Deno.test("R39: after a prompt beyond the window only a new suffix is computed, 
 
   const diverging = [...ids.slice(0, 2600), ...prompt(3, 100)];
   assertEquals(await generated(model, diverging, settings), await generated(fresh, diverging, settings));
+
+  // The logits too, bit for bit, and what a reply says of it.
+  for (const [at, end] of [[2980, "unseen"], [2701, "unseen"], [2513, "unseen"], [3000, "unseen"]] as const) {
+    const other = [...ids.slice(0, at), ...prompt(at, 20)];
+    const { sequence, end: why } = model.engine.forward.prefixes.resume(other);
+    assertEquals([sequence.length, why], [at, end]);
+    const rows = model.engine.forward.counts.rows;
+    let logits = new Float32Array(0);
+    await model.engine.forward.prefill(
+      sequence,
+      other.slice(at),
+      { outputs: 1, mask: LOGITS_OUTPUT },
+      (results) => logits = results.all(OUTPUT.logits).slice(),
+    );
+    assertEquals(model.engine.forward.counts.rows - rows, 20);
+    sequence.dispose();
+    assertEquals(maxDifference(logits, await fresh.logits(other)), 0, `diverging at ${at}`);
+  }
+  const question = "What is 27 + 45? ".repeat(30);
+  const messages = (last: string) => [{ role: "user" as const, content: question + last }];
+  const first = await model.chat(messages("a"), { maxTokens: 1 });
+  assertEquals([first.usage.cachedTokens > 0, first.usage.cacheEnd], [false, "unseen"]);
+  const again = await model.chat(messages("a"), { maxTokens: 1 });
+  assertEquals([again.usage.cachedTokens, again.usage.cacheEnd], [again.usage.promptTokens - 1, "prompt"]);
+  const { usage } = await model.chat(messages("b"), { maxTokens: 1 });
+  assert(usage.cachedTokens > 100 && usage.cachedTokens < usage.promptTokens - 1);
+  assertEquals(usage.cacheEnd, "unseen");
 });
 
 Deno.test("R41: five hundred different prompts leave the cache within its cap and memory where it was", async () => {

@@ -102,6 +102,10 @@ Deno.test("an attention that names heads, pages or sizes that cannot be is refus
     [["kv has shape"], pool({ shape: [6, 4, 1, 16, 32] })],
     [["operand kv", "rank (4)"], pool({ shape: [6, 4, 32, 32] })],
     [["operand kv", "bf16"], pool({ format: { kind: "bf16" } })],
+    // codes carry a scale of four bytes for each head of a token
+    [["kv has shape"], pool({ format: { kind: "i8" } })],
+    [["kv has shape"], pool({ format: { kind: "i8" }, shape: [6, 4, 1, 32, 40] })],
+    [["operand kv"], pool({ format: { kind: "i8" }, shape: [6, 4, 1, 32, 36], offset: 2 })],
     [["outside buffer 2"], pool({ shape: [7, 4, 1, 32, 32] })],
     [["outside buffer 2"], pool({ offset: 4 })],
     [
