@@ -85,15 +85,16 @@ export async function loadWith(
   const { signal } = settings;
   signal?.throwIfAborted();
   const report = options.onProgress;
-  const local = await localSource(source, {
+  const fetching = {
     cache: options.cache,
     signal,
-    onProgress: report && ((completed, total) => report({ stage: "download", completed, total })),
-  });
-  const drafterSource = options.drafter === undefined ? undefined : await localSource(options.drafter, {
-    cache: options.cache,
-    signal,
-  });
+    onProgress: report &&
+      ((completed: number, total: number) => report({ stage: "download", completed, total })),
+  };
+  const local = await localSource(source, fetching);
+  const drafterSource = options.drafter === undefined
+    ? undefined
+    : await localSource(options.drafter, fetching);
   const checkpoint = await openCheckpoint(local.path);
   const weights = checkpoint.weights();
   const towerWeights = checkpoint.towers();

@@ -43,7 +43,7 @@ export async function listCache(cache: string): Promise<CachedRepository[]> {
   await requireCache(cache, false);
   const repositories: CachedRepository[] = [];
   for (const name of await namesIn(cache)) {
-    if (!/^models--[^-].*--/.test(name)) continue;
+    if (!/^models--[^-]/.test(name)) continue;
     const repository = name.slice("models--".length).replace("--", "/");
     const layout = new Layout(cache, repository);
     if (layout.folder === `${cache}/${name}`) repositories.push(await describe(layout));

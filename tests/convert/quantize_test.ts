@@ -4,9 +4,11 @@ import { isMediaTensor, modulePath } from "../../src/checkpoint/names.ts";
 import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
 import type { FileRange, WeightTensor } from "../../src/checkpoint/tensor.ts";
 import { dequantizeRow } from "../../src/conformance/oracle/dequantize.ts";
+import { fromBf16 } from "../../src/convert/affine.ts";
 import { namedRecipe, recipeFromJson, uniform } from "../../src/convert/recipe.ts";
 import { InvalidArgument } from "../../src/errors.ts";
 import { cosine, fixtureModel, maxDifference, readGolden, sharedTiny, TINY } from "../support/models.ts";
+import { entriesOf, withFolder, writeSafetensors } from "../checkpoint/support.ts";
 import { converted, tensorsOf } from "./support.ts";
 
 /** Unquantised checkpoints beside what the MLX converter made of them. */
@@ -265,4 +267,41 @@ Deno.test("texts of the user's own are divided into those to calibrate and those
     InvalidArgument,
     "paragraphs",
   );
+});
+
+Deno.test("checkpoints in f32 and f16 give the codes of the bf16 one", async () => {
+  const folder = fixtureModel("e2b")!;
+  await using reference = await converted(folder);
+  const wanted = await tensorsOf(reference.folder);
+  const config = await Deno.readTextFile(`${folder}/config.json`);
+  for (const [dtype, size] of [["F32", 4], ["F16", 2]] as const) {
+    const entries = await entriesOf("e2b");
+    for (const entry of Object.values(entries)) {
+      if (entry.dtype !== "BF16") continue;
+      const words = new Uint16Array(entry.data.slice().buffer),
+        data = new DataView(new ArrayBuffer(words.length * size));
+      words.forEach((word, i) => {
+        if (size === 4) data.setFloat32(4 * i, fromBf16(word), true);
+        else data.setFloat16(2 * i, fromBf16(word), true);
+      });
+      entry.dtype = dtype;
+      entry.data = new Uint8Array(data.buffer);
+    }
+    await withFolder(
+      { "config.json": config, "model.safetensors": writeSafetensors(entries) },
+      async (source) => {
+        await using out = await converted(source);
+        let codes = 0, differing = 0;
+        for (const [name, { dtype: kind, bytes }] of await tensorsOf(out.folder)) {
+          if (kind !== "U32") continue;
+          const other = wanted.get(name)!.bytes;
+          codes += bytes.length;
+          bytes.forEach((byte, i) => differing += byte === other[i] ? 0 : 1);
+        }
+        assert(codes > 100_000);
+        // f16 rounds the smallest of these weights.
+        assert(differing <= (dtype === "F32" ? 0 : codes / 1000), `${differing} of ${codes} bytes differ`);
+      },
+    );
+  }
 });
