@@ -1,8 +1,2 @@
-/** Compiled, not instantiated. */
-export function png(): Promise<WebAssembly.Module>;
-/** Compiled, not instantiated. */
-export function jpeg(): Promise<WebAssembly.Module>;
-/** Compiled, not instantiated. */
-export function webp(): Promise<WebAssembly.Module>;
-/** Compiled, not instantiated. */
-export function avif(): Promise<WebAssembly.Module>;
+/** The module of a codec, compiled but not instantiated. */
+export function wasmOf(codec: "png" | "jpeg" | "webp" | "avif"): Promise<WebAssembly.Module>;

@@ -1,8 +1,9 @@
 /** The picture decoders: packages loaded when first needed, one decode at a time, every failure a `MediaError`. */
 // @ts-types="./codec_wasm.d.ts"
-import * as wasm from "./codec_wasm.js";
+import { wasmOf } from "./codec_wasm.js";
 import { MediaError } from "../errors.ts";
 import { damagedImage } from "./headers/image.ts";
+import { importPackage } from "./packages.ts";
 
 /** Pixels as decoders give them: height × width × (red, green, blue, alpha), not yet turned. */
 export interface Decoded {
@@ -48,22 +49,17 @@ export function decodeWith(codec: Codec, bytes: Uint8Array): Promise<Decoded> {
 
 const LOADERS: Record<Codec, () => Promise<Decode>> = {
   png: async () => {
-    const { default: decode, init } = await import(
-      "npm:@jsquash/png@3.1.1/decode.js"
-    ) as unknown as Squash;
-    await init(await wasm.png());
+    const { default: decode, init } = await importPackage<Squash>("png");
+    await init(await wasmOf("png"));
     return (bytes) => decode(bytes.buffer);
   },
-  jpeg: async () =>
-    emscripten(await import("npm:@jsquash/jpeg@1.6.0/decode.js") as unknown as Squash, await wasm.jpeg()),
-  webp: async () =>
-    emscripten(await import("npm:@jsquash/webp@1.5.0/decode.js") as unknown as Squash, await wasm.webp()),
-  avif: async () =>
-    emscripten(await import("npm:@jsquash/avif@2.1.1/decode.js") as unknown as Squash, await wasm.avif()),
+  jpeg: async () => emscripten(await importPackage<Squash>("jpeg"), await wasmOf("jpeg")),
+  webp: async () => emscripten(await importPackage<Squash>("webp"), await wasmOf("webp")),
+  avif: async () => emscripten(await importPackage<Squash>("avif"), await wasmOf("avif")),
   cmyk: async () => {
-    const { default: jpegjs } = await import("npm:jpeg-js@0.4.4") as unknown as {
-      default: { decode(bytes: Uint8Array, options: object): Decoded };
-    };
+    const { default: { decode } } = await importPackage<
+      { default: { decode(bytes: Uint8Array, options: object): Decoded } }
+    >("cmyk");
     // The header's size was checked; these limits are the package's own.
     const options = {
       useTArray: true,
@@ -71,7 +67,7 @@ const LOADERS: Record<Codec, () => Promise<Decode>> = {
       maxMemoryUsageInMB: 4096,
       maxResolutionInMP: 1e4,
     };
-    return (bytes) => jpegjs.decode(bytes, options);
+    return (bytes) => decode(bytes, options);
   },
 };
 

@@ -3,6 +3,7 @@ import { MediaError } from "../errors.ts";
 import { codecMissing } from "./codecs.ts";
 import { Bytes } from "./headers/bytes.ts";
 import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
+import { importPackage } from "./packages.ts";
 
 type Codec = "mp3" | "flac" | "opus" | "vorbis";
 
@@ -107,24 +108,18 @@ async function openDecoder(codec: Codec): Promise<Decoder> {
   }
 }
 
+type DecoderClass = new () => Decoder;
+
 async function create(codec: Codec): Promise<Decoder> {
   switch (codec) {
-    case "mp3": {
-      const { MPEGDecoder } = await import("npm:mpg123-decoder@1.0.3");
-      return new MPEGDecoder() as unknown as Decoder;
-    }
-    case "flac": {
-      const { FLACDecoder } = await import("npm:@wasm-audio-decoders/flac@0.2.11");
-      return new FLACDecoder() as unknown as Decoder;
-    }
-    case "opus": {
-      const { OggOpusDecoder } = await import("npm:ogg-opus-decoder@1.7.5");
-      return new OggOpusDecoder() as unknown as Decoder;
-    }
-    case "vorbis": {
-      const { OggVorbisDecoder } = await import("npm:@wasm-audio-decoders/ogg-vorbis@0.1.20");
-      return new OggVorbisDecoder() as unknown as Decoder;
-    }
+    case "mp3":
+      return new (await importPackage<{ MPEGDecoder: DecoderClass }>("mp3")).MPEGDecoder();
+    case "flac":
+      return new (await importPackage<{ FLACDecoder: DecoderClass }>("flac")).FLACDecoder();
+    case "opus":
+      return new (await importPackage<{ OggOpusDecoder: DecoderClass }>("opus")).OggOpusDecoder();
+    case "vorbis":
+      return new (await importPackage<{ OggVorbisDecoder: DecoderClass }>("vorbis")).OggVorbisDecoder();
   }
 }
 
