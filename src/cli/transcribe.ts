@@ -1,5 +1,5 @@
 /** `markbase transcribe`: recordings to text or subtitles, long ones in overlapping chunks. */
-import { load, type Model, type Warning } from "../../mod.ts";
+import { load, type Message, type Model, type Warning } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
 import { MAX_CLIP_SAMPLES, SAMPLE_RATE } from "../media/mel.ts";
 import { readSound } from "../media/sound.ts";
@@ -33,6 +33,9 @@ const flags = {
     help: "one JSON object a line for each recording: source, seconds, text, cues, warnings",
   },
 } as const;
+
+/** Chunks that are heard at once: their replies share the reading of the weights. */
+const TOGETHER = 8;
 
 /** Help text of the command. */
 export const help =
@@ -97,14 +100,18 @@ async function listen(
   );
   const texts: string[] = [];
   const all = [...warnings];
-  for (const { start, end } of chunks) {
-    onProgress(texts.length, chunks.length);
-    const audio = { data: samples.subarray(start, end), sampleRate: SAMPLE_RATE };
-    const content = [{ type: "audio" as const, audio }, { type: "text" as const, text: prompt }];
-    const reply = await model.chat([{ role: "user", content }], options);
-    texts.push(reply.text);
-    for (const warning of reply.warnings) {
-      if (!all.some(({ message }) => message === warning.message)) all.push(warning);
+  for (let at = 0; at < chunks.length; at += TOGETHER) {
+    onProgress(at, chunks.length);
+    const requests = chunks.slice(at, at + TOGETHER).map(({ start, end }): Message[] => {
+      const audio = { data: samples.subarray(start, end), sampleRate: SAMPLE_RATE };
+      return [{ role: "user", content: [{ type: "audio", audio }, { type: "text", text: prompt }] }];
+    });
+    for (const reply of await model.batch(requests, options)) {
+      if (reply.error) throw reply.error;
+      texts.push(reply.text);
+      for (const warning of reply.warnings) {
+        if (!all.some(({ message }) => message === warning.message)) all.push(warning);
+      }
     }
   }
   const cues = cuesOf(chunks, texts, SAMPLE_RATE);

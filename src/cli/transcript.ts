@@ -43,9 +43,15 @@ export function cuesOf(chunks: readonly Chunk[], texts: readonly string[], rate:
     return { start: start / rate, end: end / rate, text: texts[i].trim() };
   });
   for (let i = 1; i < cues.length; i++) {
+    // "[noise]" tells of the whole chunk, not of words in the overlap.
+    if (isSound(cues[i - 1].text) || isSound(cues[i].text)) continue;
     [cues[i - 1].text, cues[i].text] = joinSeam(cues[i - 1].text, cues[i].text);
   }
   return cues;
+}
+
+function isSound(text: string): boolean {
+  return /^[\[(][^\])]*[\])]$/.test(text);
 }
 
 /**

@@ -39,6 +39,11 @@ Deno.test("cues meet in the middle of their overlap and texts are joined", () =>
   assertEquals(plainText(cues), "one two three four");
 });
 
+Deno.test("a sound that goes on over chunks is told of in each", () => {
+  const texts = cuesOf(planChunks(50, 30, 10), ["[a low tone]", "[a low tone]"], 10).map(({ text }) => text);
+  assertEquals(texts, ["[a low tone]", "[a low tone]"]);
+});
+
 Deno.test("subtitles have numbered or plain cues with times to the millisecond, and no empty ones", () => {
   const cues = [
     { start: 0, end: 28.9996, text: "Hello <b>& you\n\nthere" },
