@@ -42,6 +42,7 @@ export interface Internals {
   /** look for NaN and Inf after each op */ checkFinite?: boolean;
   /** pages of each group that the prefix cache keeps at most; 0 keeps none */ keptPrefixes?: number;
   /** pages of each group, whatever the budget says */ kvPages?: number;
+  /** layers times rows of one run of a tower */ towerLayerRows?: number;
 }
 
 /** Rows of one prefill chunk at most. */
@@ -268,6 +269,7 @@ export async function loadWith(
       weightBuffers,
       exact: common.exact,
       checkFinite: internals.checkFinite,
+      layerRows: internals.towerLayerRows,
     }),
   );
   const processor = await readProcessor(checkpoint);

@@ -13,7 +13,6 @@ import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../me
 import type { Tensor } from "../schedule/tensor.ts";
 import {
   FIRST_TOWER_WEIGHTS,
-  INPUT_BUFFER,
   TOWER_OUTPUT,
   type TowerPlan,
   type TowerWeightPlaces,
@@ -35,6 +34,8 @@ export interface TowerParts {
   /** in the order of the layout */ weightBuffers: readonly Buffer[];
   exact: boolean;
   /** look for NaN and Inf after each op; for tests */ checkFinite?: boolean;
+  /** layers times rows of one run; default: a few tenths of a second on a slow GPU, all layers on a CPU */ layerRows?:
+    number;
 }
 
 /** Both outputs of a tower. */
@@ -46,10 +47,12 @@ export interface TowerResults {
 /** A compiled plan with the buffers that it owns. */
 interface Compiled extends Disposable {
   plan: TowerPlan;
-  pass: Pass;
+  /** one for each of its plans */ passes: readonly Pass[];
   inputs: Buffer;
 }
 
+/** A GPU's watchdog ends long command buffers; runs of a CPU can be cancelled, and each would hold scratch of its own. */
+const GPU_LAYER_ROWS = 8192;
 /** Rows are compiled for in steps, so that pictures of nearly one size share a plan. */
 const ROW_STEP = 512;
 
@@ -118,7 +121,7 @@ export class Towers implements AsyncDisposable, Disposable {
   /** Bytes of activations and inputs of the plans compiled so far. */
   get activationBytes(): number {
     let bytes = 0;
-    for (const { plan } of this.#compiled.values()) bytes += plan.buffers[0].bytes + plan.buffers[1].bytes;
+    for (const { plan } of this.#compiled.values()) bytes += plan.bytes.arena + plan.bytes.inputs;
     return bytes;
   }
 
@@ -166,7 +169,7 @@ export class Towers implements AsyncDisposable, Disposable {
   ): Promise<TowerResults> {
     return await this.#turns.take(signal, async () => {
       this.#check();
-      const { plan, pass, inputs } = await this.#plan(part, input);
+      const { plan, passes, inputs } = await this.#plan(part, input);
       for (const [name, tensor] of plan.inputs) {
         await inputs.writeAsync(tensor.offset, input.values.get(name)!);
       }
@@ -174,23 +177,31 @@ export class Towers implements AsyncDisposable, Disposable {
       const rowsOf = ({ shape }: Tensor) => shape[0] === "rows" ? input.rows : input.outRows;
       const sizes = outputs.map((tensor) => rowsOf(tensor) * (tensor.shape[1] as number));
       const values = new Float32Array(sizes.reduce((sum, size) => sum + size, 0));
-      const block = encodeInput({
-        rows: Array.from({ length: input.rows }, (_, position) => ({
-          token: 0,
-          position,
-          sequence: 0,
-          rowClass: "prefill" as const,
-        })),
-        outputs: Array.from({ length: input.outRows }, (_, row) => ({ row })),
-        sequences: [[]],
-        groups: 0,
-        vocabularySize: 1,
-        outputMask: 1 << TOWER_OUTPUT.soft | (withTower ? 1 << TOWER_OUTPUT.tower : 0),
-      });
-      await pass.run(block, new Uint8Array(values.buffer), { signal }).catch((error) => {
-        this.#check(); // the pass is closed with the model, which is what the caller knows
-        throw error;
-      });
+      const block = (outputMask: number) =>
+        encodeInput({
+          rows: Array.from({ length: input.rows }, (_, position) => ({
+            token: 0,
+            position,
+            sequence: 0,
+            rowClass: "prefill" as const,
+          })),
+          outputs: Array.from({ length: input.outRows }, (_, row) => ({ row })),
+          sequences: [[]],
+          groups: 0,
+          vocabularySize: 1,
+          outputMask,
+        });
+      const mask = 1 << TOWER_OUTPUT.soft | (withTower ? 1 << TOWER_OUTPUT.tower : 0);
+      for (const [index, pass] of passes.entries()) {
+        signal?.throwIfAborted();
+        const isLast = index === passes.length - 1;
+        const output = isLast ? new Uint8Array(values.buffer) : new Uint8Array(0);
+        await pass.run(block(isLast ? mask : 0), output, { signal }).catch((error) => {
+          this.#check(); // the pass is closed with the model, which is what the caller knows
+          throw error;
+        });
+        this.#check();
+      }
       const tower = withTower ? rowsOfValues(values.subarray(0, sizes[0]), plan.tower) : NOTHING;
       const soft = rowsOfValues(values.subarray(withTower ? sizes[0] : 0), plan.soft);
       return { tower, soft: input.kept ? keep(soft, input.kept) : soft };
@@ -209,14 +220,18 @@ export class Towers implements AsyncDisposable, Disposable {
     const { device, weightBuffers, exact, checkFinite } = this.#parts;
     const limits = { rows: Math.ceil(rows / ROW_STEP) * ROW_STEP, out_rows: roundedOutRows(rows, outRows) };
     const { config, weights } = this.#parts;
-    const plan = towerPlan(part, config, weights, this.#places, { limits, exact, checkFinite });
+    const { layerRows = device.kind === "cpu" ? undefined : GPU_LAYER_ROWS } = this.#parts;
+    const plan = towerPlan(part, config, weights, this.#places, { limits, exact, checkFinite, layerRows });
     using scope = new DisposableStack();
-    const arena = scope.use(device.createBuffer(plan.buffers[0].bytes));
-    const inputs = scope.use(device.createBuffer(plan.buffers[INPUT_BUFFER].bytes));
-    const pass = scope.use(await device.compile(plan, [arena, inputs, ...weightBuffers]));
-    this.#check(); // it may have been disposed meanwhile
+    const arena = scope.use(device.createBuffer(plan.bytes.arena));
+    const inputs = scope.use(device.createBuffer(plan.bytes.inputs));
+    const passes: Pass[] = [];
+    for (const each of plan.plans) {
+      passes.push(scope.use(await device.compile(each, [arena, inputs, ...weightBuffers])));
+      this.#check(); // it may have been disposed meanwhile
+    }
     const owned = scope.move();
-    const compiled = { plan, pass, inputs, [Symbol.dispose]: () => owned.dispose() };
+    const compiled = { plan, passes, inputs, [Symbol.dispose]: () => owned.dispose() };
     this.#compiled.set(part, compiled);
     return compiled;
   }

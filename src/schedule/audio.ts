@@ -124,11 +124,8 @@ function addLayer(
   });
   const end = t.linear(at("end"), weights.end, { x: convolved, layer: index });
   const h3 = t.sum(at("h_conv"), h2, end);
-  return t.norm(
-    at("out"),
-    addFeedforward(t, config, weights.feedforward2, at("ff2"), index, h3),
-    weights.outNorm,
-  );
+  const h4 = addFeedforward(t, config, weights.feedforward2, at("ff2"), index, h3);
+  return t.endLayer(t.norm(at("out"), h4, weights.outNorm));
 }
 
 /** x + residualWeight · rms_norm(down · silu(up · rms_norm(x))). */

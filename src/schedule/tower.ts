@@ -1,12 +1,16 @@
 /** What the plans of all towers share: an input buffer that the caller fills, weights of the model's files, clipped linears. */
 import type { ClipBounds, ClippedLinear, StoredClip } from "../checkpoint/towers.ts";
 import type { WeightTensor } from "../checkpoint/tensor.ts";
-import type { Clip, Epilogue, LinearOp } from "./ops.ts";
+import type { Clip, Epilogue, LinearOp, Op } from "./ops.ts";
 import { type Plan, PlanBuilder, tensorBytes } from "./plan.ts";
 import type { Dim, Format, Tensor } from "./tensor.ts";
 
-/** A plan of a tower. Buffers: arena, inputs, weights. */
-export interface TowerPlan extends Plan {
+/** A tower as plans that run one after another on the same buffers: arena, inputs, weights. */
+export interface TowerPlan {
+  /** each a few layers, so that no run is long and other runs have their turn between them */ plans: Plan[];
+  /** ops of all plans */ ops: readonly Op[];
+  limits: Plan["limits"];
+  /** bytes of the arena and of the inputs */ bytes: { arena: number; inputs: number };
   /** what the caller writes before each run, by name; all lie in buffer `INPUT_BUFFER` */
   inputs: ReadonlyMap<string, Tensor>;
   /** f32 [r, n], what the tower itself gives */ tower: Tensor;
@@ -18,7 +22,7 @@ export const INPUT_BUFFER = 1;
 /** Index of the first buffer of a tower plan that holds weights. */
 export const FIRST_TOWER_WEIGHTS = 2;
 
-/** Bits of the outputs of a tower plan. */
+/** Bits of the outputs of the last plan. */
 export const TOWER_OUTPUT = { tower: 0, soft: 1 } as const;
 
 /** What a plan of a tower is for. */
@@ -26,6 +30,7 @@ export interface TowerPlanOptions {
   /** rows and out_rows at most */ limits: { rows: number; out_rows: number };
   exact: boolean;
   checkFinite?: boolean;
+  /** layers times rows of one plan; default: all layers are in one */ layerRows?: number;
 }
 
 /** Where a tower's weights lie. */
@@ -46,19 +51,19 @@ export type TowerLinear =
 
 /** Collects a tower's ops. */
 export class TowerBuilder {
-  readonly #builder: PlanBuilder;
+  #builder: PlanBuilder;
+  readonly #plans: Plan[] = [];
   readonly #inputs = new Map<string, Tensor>();
   #inputBytes = 0;
+  /** what goes from one plan to the next */ #carried: Tensor | undefined;
+  #layers = 0;
 
   constructor(
     readonly options: TowerPlanOptions,
     readonly places: TowerWeightPlaces,
     /** of all norms unless an op says otherwise */ readonly eps: number,
   ) {
-    const { rows, out_rows } = options.limits;
-    this.#builder = new PlanBuilder({ rows, out_rows, sequences: 1, pages: 0 });
-    this.#builder.buffer("inputs", 0, true);
-    for (const { name, bytes } of places.buffers) this.#builder.buffer(name, bytes, false);
+    this.#builder = this.#fresh();
   }
 
   /** Appends an op. */
@@ -68,6 +73,13 @@ export class TowerBuilder {
 
   /** Something that the caller writes before each run. */
   input(name: string, shape: readonly [Dim, number], kind: "f32" | "u32"): Tensor {
+    const tensor = this.#stored(name, shape, kind);
+    this.#inputs.set(name, tensor);
+    return tensor;
+  }
+
+  /** A place in the buffer of inputs. */
+  #stored(name: string, shape: readonly [Dim, number], kind: "f32" | "u32"): Tensor {
     const tensor: Tensor = {
       name,
       format: { kind } satisfies Format,
@@ -76,8 +88,25 @@ export class TowerBuilder {
       offset: this.#inputBytes,
     };
     this.#inputBytes += Math.ceil(tensorBytes(tensor, this.#builder.limits) / 256) * 256;
-    this.#inputs.set(name, tensor);
     return tensor;
+  }
+
+  /**
+   * The end of a layer whose result is a + b, or a alone: where the plan is long enough another one begins, which has no other
+   * activation of before.
+   */
+  endLayer(a: Tensor, b?: Tensor): Tensor {
+    const [rows, width] = a.shape as [Dim, number];
+    const count = typeof rows === "number" ? rows : this.#builder.limits[rows];
+    if (++this.#layers * count < (this.options.layerRows ?? Infinity)) {
+      return b === undefined ? a : this.sum("h", a, b);
+    }
+    this.#layers = 0;
+    this.#carried ??= this.#stored("carried", [rows, width], "f32");
+    this.add({ kind: "add", a, b, y: this.#carried, aScale: 1, bScale: 1 });
+    this.#close();
+    this.#builder = this.#fresh();
+    return this.#carried;
   }
 
   /** A new activation, f32 [rows, width]. */
@@ -159,18 +188,38 @@ export class TowerBuilder {
     });
   }
 
-  /** The plan with its two outputs. */
+  /** The plans, the last with its two outputs. */
   finish(tower: Tensor, soft: Tensor): TowerPlan {
-    this.#builder.buffers[INPUT_BUFFER].bytes = this.#inputBytes;
     this.#builder.output(tower);
     this.#builder.output(soft);
-    const plan = this.#builder.finish({
-      groups: 0,
-      vocabularySize: 1,
-      exact: this.options.exact,
-      checkFinite: this.options.checkFinite,
-    });
-    return { ...plan, inputs: this.#inputs, tower, soft };
+    this.#close();
+    const plans = this.#plans;
+    for (const { buffers } of plans) buffers[INPUT_BUFFER].bytes = this.#inputBytes;
+    return {
+      plans,
+      ops: plans.flatMap(({ ops }) => ops),
+      limits: plans[0].limits,
+      bytes: {
+        arena: Math.max(...plans.map(({ buffers }) => buffers[0].bytes)),
+        inputs: this.#inputBytes,
+      },
+      inputs: this.#inputs,
+      tower,
+      soft,
+    };
+  }
+
+  #fresh(): PlanBuilder {
+    const { rows, out_rows } = this.options.limits;
+    const builder = new PlanBuilder({ rows, out_rows, sequences: 1, pages: 0 });
+    builder.buffer("inputs", 0, true);
+    for (const { name, bytes } of this.places.buffers) builder.buffer(name, bytes, false);
+    return builder;
+  }
+
+  #close(): void {
+    const { exact, checkFinite } = this.options;
+    this.#plans.push(this.#builder.finish({ groups: 0, vocabularySize: 1, exact, checkFinite }));
   }
 
   #clip(clip: StoredClip | null): Clip | undefined {

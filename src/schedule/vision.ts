@@ -33,14 +33,8 @@ export function visionPlan(
     step: 1,
     second: count,
   });
-  // The stream between two layers, which the next op completes: h = residual + rms_norm(x, postNorm).
-  let stream: { x: Tensor; residual?: Tensor; postNorm?: Tensor } = { x: embedded };
-  weights.layers.forEach((layer, index) => (stream = addLayer(t, config, layer, index, positions, stream)));
-  let h = stream.x;
-  const last = weights.layers.at(-1);
-  if (last && stream.residual) {
-    h = t.sum("h", stream.residual, t.norm("last_norm", stream.x, last.postFeedforwardNorm));
-  }
+  let h = embedded;
+  weights.layers.forEach((layer, index) => (h = addLayer(t, config, layer, index, positions, h)));
 
   const pooled = t.fresh("pooled", "out_rows", N);
   t.add({
@@ -61,20 +55,14 @@ function addLayer(
   weights: VisionLayerWeights,
   index: number,
   positions: Tensor,
-  stream: { x: Tensor; residual?: Tensor; postNorm?: Tensor },
-): { x: Tensor; residual: Tensor; postNorm: Tensor } {
+  h: Tensor,
+): Tensor {
   const { hiddenSize: N, heads, kvHeads, headDim } = config;
   const at = (name: string) => `layers.${index}.${name}`;
   const preNorm = t.tensor(weights.inputNorm);
-  const entered = stream.residual ? t.fresh(at("h"), "rows", N) : stream.x;
-  const q = t.linear(at("q"), weights.q, {
-    ...stream,
-    hOut: stream.residual && entered,
-    preNorm,
-    layer: index,
-  });
-  const k = t.linear(at("k"), weights.k, { x: entered, preNorm, layer: index });
-  const v = t.linear(at("v"), weights.v, { x: entered, preNorm, layer: index });
+  const q = t.linear(at("q"), weights.q, { x: h, preNorm, layer: index });
+  const k = t.linear(at("k"), weights.k, { x: h, preNorm, layer: index });
+  const v = t.linear(at("v"), weights.v, { x: h, preNorm, layer: index });
   const attended = t.fresh(at("attention"), "rows", heads * headDim);
   t.add({
     kind: "patch_attention",
@@ -97,12 +85,12 @@ function addLayer(
   const middle = t.fresh(at("h_attention"), "rows", N);
   const gated = t.gated(at("mlp"), weights.gate, weights.up, {
     x: output,
-    residual: entered,
+    residual: h,
     postNorm: t.tensor(weights.postAttentionNorm),
     hOut: middle,
     preNorm: t.tensor(weights.preFeedforwardNorm),
     layer: index,
   });
   const down = t.linear(at("down"), weights.down, { x: gated, layer: index });
-  return { x: down, residual: middle, postNorm: t.tensor(weights.postFeedforwardNorm) };
+  return t.endLayer(middle, t.norm(at("down_norm"), down, weights.postFeedforwardNorm));
 }

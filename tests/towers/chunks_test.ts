@@ -126,6 +126,19 @@ for (const row of ROWS) {
   });
 }
 
+Deno.test("a tower gives the same bit for bit whatever layers run together", async () => {
+  const all: Float32Array[][] = [];
+  for (const towerLayerRows of [undefined, 1, 1025]) {
+    const { model, fixture } = await open("e2b-mm-clipped", { towerLayerRows });
+    await using _ = model;
+    const { towers } = model.engine;
+    const image = await picturePatches(fixture, model, fixture.source.facts.images[0].file);
+    const { tower, soft } = await towers.imageResults(image);
+    all.push([tower.values, soft.values, (await towers.embedAudio(soundInput(fixture, model, 0))).values]);
+  }
+  for (const values of all) assertEquals(values, all[0]);
+});
+
 Deno.test("media that do not fit their places, or ask for logits inside a large picture, are refused", async () => {
   const { model, prompt, media } = await open("31b-mm");
   await using _ = model;
