@@ -1,6 +1,6 @@
 /** `load`: from a source to a model that runs. */
 import type { Buffer } from "../../ffi/buffer.ts";
-import type { DeviceKind } from "../../ffi/device.ts";
+import type { Device, DeviceKind } from "../../ffi/device.ts";
 import { stopTokens } from "../chat/reply.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { type Checkpoint, openCheckpoint, readConfig } from "../checkpoint/open.ts";
@@ -210,16 +210,9 @@ export async function loadWith(
   stack.use(decode.pass);
   progress(2);
   signal?.throwIfAborted();
-  const { buffers, repacked, scratch } = device.memory();
   const mappedBytes = layout.weightBytes - layout.copies.reduce((sum, copy) => sum + copy.length, 0);
-  if (mappedBytes + buffers + repacked + scratch > memory) {
-    throw new MemoryLimit(
-      "The compiled model",
-      mappedBytes + buffers + repacked + scratch,
-      memory,
-      `Of it the device's scratch is ${scratch} bytes, repacked weights ${repacked}. Lower contextLength or raise memory.`,
-    );
-  }
+  checkMemory("The compiled model", device, mappedBytes, memory);
+  const { mapped: mappedBefore } = device.memory();
 
   const isCpu = device.kind === "cpu";
   const forward = new Forward({
@@ -257,6 +250,8 @@ export async function loadWith(
       }),
     );
     forward.drafter = drafter;
+    const drafterBytes = device.memory().mapped - mappedBefore;
+    checkMemory("The model with its drafter", device, mappedBytes + drafterBytes, memory);
   }
   const towers = stack.use(
     new Towers({
@@ -336,6 +331,19 @@ function checkOptions(options: LoadOptions): LoadSettings {
     memory: integer("memory", options.memory, 1, Number.MAX_SAFE_INTEGER),
     signal: signalOf(options.signal),
   };
+}
+
+/** Throws `MemoryLimit` where mapped weights and what the device holds beside them are more than `memory`. */
+function checkMemory(what: string, device: Device, mappedBytes: number, memory: number): void {
+  const { buffers, repacked, scratch } = device.memory();
+  const needed = mappedBytes + buffers + repacked + scratch;
+  if (needed <= memory) return;
+  throw new MemoryLimit(
+    what,
+    needed,
+    memory,
+    `Of it the device's scratch is ${scratch} bytes, repacked weights ${repacked}. Lower contextLength or raise memory.`,
+  );
 }
 
 /** Throws `DeviceError` with code `unsupported` for a cache that only the CPU device has kernels for. */

@@ -1,6 +1,6 @@
 /** Speculation: the same tokens as without it, whatever the drafts are, and counts that tell how they fared. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { CheckpointError, InvalidArgument, load, type Message, type Model } from "../../mod.ts";
+import { CheckpointError, InvalidArgument, load, MemoryLimit, type Message, type Model } from "../../mod.ts";
 import { Drafter } from "../../src/engine/drafter.ts";
 import { Forward } from "../../src/engine/forward.ts";
 import { loadWith } from "../../src/engine/load.ts";
@@ -314,7 +314,7 @@ Deno.test("R64: a drafter that does not fit or is not there is an error of load,
     CheckpointError,
   );
   assertEquals(wrong.code, "drafter_mismatch");
-  await assertRejects(() => load(TINY, { ...EXACT, drafter: "no/such/folder" }), CheckpointError);
+  await assertRejects(() => load(TINY, { ...EXACT, drafter: "/no/such/folder" }), CheckpointError);
   await using model = await load(TINY, EXACT);
   for (const speculative of [0, 9, 1.5, "yes"]) {
     await assertRejects(() => generated(model, [2], { speculative: speculative as never }), InvalidArgument);
@@ -331,4 +331,20 @@ Deno.test("a model with a drafter is disposed of with calls under way", async ()
   for (const outcome of await Promise.all(replies)) {
     assert(outcome === "disposed" || outcome.text !== undefined, `${outcome}`);
   }
+});
+
+Deno.test("a drafter that does not fit the memory beside its model is refused with the numbers", async () => {
+  const options = { ...EXACT, contextLength: 512 };
+  let memory: number;
+  {
+    await using model = await loadWith(TINY, options, { kvPages: 200 });
+    const { mapped, peak } = model.memory();
+    memory = mapped + peak + 100_000;
+  }
+  const error = await assertRejects(
+    () => loadWith(TINY, { ...options, memory, drafter: TINY_DRAFTER }, { kvPages: 200 }),
+    MemoryLimit,
+  );
+  assertEquals(error.availableBytes, memory);
+  assert(error.neededBytes > memory);
 });
