@@ -3,6 +3,7 @@
  * any sequences in the order in which they were asked for, and chunks of prompts in turn. Sequences join and leave at any
  * forward. Nothing here changes a bit of any result; it only decides when rows run.
  */
+import { setImmediate } from "node:timers";
 import type { TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
 import { DeviceError, InvalidArgument } from "../errors.ts";
@@ -407,12 +408,5 @@ export class Scheduler {
 
 /** The next turn of the event loop. */
 function macrotask(): Promise<void> {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(null);
-  });
+  return new Promise((resolve) => setImmediate(resolve));
 }

@@ -121,8 +121,12 @@ export async function toTheEnd(model: LoadedModel, random: Random): Promise<numb
   return length;
 }
 
-/** Bytes of the process after it let go of what it can. */
-export function settledBytes(): number {
-  (globalThis as { gc?: () => void }).gc?.();
-  return Deno.memoryUsage().rss;
+/** Bytes that the process holds: its resident ones, but of the JavaScript heap only what is in use. */
+export async function heldBytes(): Promise<number> {
+  const { gc } = globalThis as { gc?: () => void };
+  gc?.();
+  await new Promise((resolve) => setTimeout(resolve, 20)); // finalizers
+  gc?.();
+  const { rss, heapTotal, heapUsed } = Deno.memoryUsage();
+  return rss - heapTotal + heapUsed;
 }
