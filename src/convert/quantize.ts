@@ -7,6 +7,7 @@ import { InvalidArgument } from "../errors.ts";
 import { localSource } from "../hub/source.ts";
 import type { AffineFormat } from "./affine.ts";
 import { type Block, blocksOf } from "./blocks.ts";
+import { configFile } from "./config_file.ts";
 import { type Divergence, divergence } from "./divergence.ts";
 import { QuantizePool } from "./pool.ts";
 import type { Recipe } from "./recipe.ts";
@@ -68,8 +69,7 @@ export async function quantize(
   const checkpoint = await openCheckpoint(local.path);
   refuseUnsuitable(checkpoint, String(source));
   await checkpoint.checkFinite();
-  const config = checkpoint.rawConfig;
-  const normOffset = parseConfig(config, null).normWeightOffset;
+  const normOffset = parseConfig(checkpoint.rawConfig, null).normWeightOffset;
   const { outputs, overrides } = planOutputs(checkpoint, options.recipe, options.base, normOffset);
   const samples = options.search || options.measure
     ? await samplesFor(checkpoint, options.text, signal)
@@ -81,10 +81,7 @@ export async function quantize(
   await using writer = await FolderWriter.create(out, declared, options.shardBytes);
   await writeWeights(writer, checkpoint, outputs, statistics, options);
   await writer.closeWeights();
-  await writer.file(
-    "config.json",
-    JSON.stringify({ ...config, ...quantizationEntries(options.base, overrides) }, null, 2) + "\n",
-  );
+  await writer.file("config.json", await configFile(checkpoint, options.base, overrides));
   const text = await textFiles(checkpoint);
   for (const [name, content] of text.files) await writer.file(name, content);
   notes.push(...text.notes);
@@ -230,17 +227,4 @@ function bitsPerWeight(outputs: readonly Output[]): number {
     bits += count * (output.kind === "rounded" ? 16 : output.format.bits + 32 / output.format.groupSize);
   }
   return bits / numbers;
-}
-
-/** The entries of `config.json`; readers look at one or the other. */
-function quantizationEntries(
-  base: AffineFormat,
-  overrides: Readonly<Record<string, AffineFormat | false>>,
-): Record<string, unknown> {
-  const entry = ({ bits, groupSize }: AffineFormat) => ({ group_size: groupSize, bits, mode: "affine" });
-  const modules = Object.entries(overrides).map((
-    [module, format],
-  ) => [module, format === false ? false : entry(format)]);
-  const quantization = { ...entry(base), ...Object.fromEntries(modules) };
-  return { quantization, quantization_config: quantization };
 }

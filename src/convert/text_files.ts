@@ -74,7 +74,8 @@ async function fromGguf({ metadata, files: [{ path }] }: Checkpoint): Promise<Te
  * tokens of one text, which that file cannot hold.
  */
 export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
-  const { tokens, scores, unknown, byteFallback, fuseUnknown, added, normalize, denormalize } = vocabulary;
+  const { tokens, scores, unknown, bos, byteFallback, fuseUnknown, added, normalize, denormalize } =
+    vocabulary;
   const vocab = new Map<string, number>();
   tokens.forEach((token, id) => {
     if (token === "" || vocab.has(token)) {
@@ -112,7 +113,7 @@ export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
     })),
     normalizer: { type: "Sequence", normalizers: normalize.map(replace) },
     pre_tokenizer: null,
-    post_processor: null,
+    post_processor: bos === undefined ? null : beginningWith(tokens[bos], bos),
     decoder: {
       type: "Sequence",
       decoders: [...denormalize.map(replace), ...(byteFallback ? [{ type: "ByteFallback" }] : []), {
@@ -130,5 +131,17 @@ export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
       vocab: Object.fromEntries(vocab),
       merges,
     },
+  };
+}
+
+/** Puts a token before every text. */
+function beginningWith(text: string, id: number): object {
+  const token = { SpecialToken: { id: text, type_id: 0 } };
+  const sequence = (name: string, type: number) => ({ Sequence: { id: name, type_id: type } });
+  return {
+    type: "TemplateProcessing",
+    single: [token, sequence("A", 0)],
+    pair: [token, sequence("A", 0), { SpecialToken: { id: text, type_id: 1 } }, sequence("B", 1)],
+    special_tokens: { [text]: { id: text, ids: [id], tokens: [text] } },
   };
 }

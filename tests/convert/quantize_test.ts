@@ -5,6 +5,7 @@ import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
 import type { FileRange, WeightTensor } from "../../src/checkpoint/tensor.ts";
 import { dequantizeRow } from "../../src/conformance/oracle/dequantize.ts";
 import { fromBf16 } from "../../src/convert/affine.ts";
+import { configFile } from "../../src/convert/config_file.ts";
 import { namedRecipe, recipeFromJson, uniform } from "../../src/convert/recipe.ts";
 import { InvalidArgument } from "../../src/errors.ts";
 import { cosine, fixtureModel, maxDifference, readGolden, sharedTiny, TINY } from "../support/models.ts";
@@ -304,4 +305,28 @@ Deno.test("checkpoints in f32 and f16 give the codes of the bf16 one", async () 
       },
     );
   }
+});
+
+Deno.test("config.json keeps numbers as they were spelled, since other readers take 30 for an integer", async () => {
+  await using out = await converted(TINY);
+  const [before, after] = await Promise.all(
+    [TINY, out.folder].map((folder) => Deno.readTextFile(`${folder}/config.json`)),
+  );
+  const numbers = (text: string) => [...text.matchAll(/: (-?\d[\d.eE+-]*)/g)].map(([, number]) => number);
+  assert(numbers(before).includes("30.0"));
+  const rest = numbers(after.slice(0, after.indexOf('"quantization"')));
+  assertEquals(rest, numbers(before));
+});
+
+Deno.test("the config of a GGUF file spells fractions as such, and an absent soft cap as null", async () => {
+  const source = fixtureModel("kq-gguf-q4_k_m");
+  if (source === null) return;
+  await using out = await converted(source);
+  const text = await Deno.readTextFile(`${out.folder}/config.json`);
+  assertStringIncludes(text, '"final_logit_softcapping": 30.0');
+  assertStringIncludes(text, '"rope_theta": 1000000.0');
+  const checkpoint = await openCheckpoint(source);
+  const base = { bits: 4, groupSize: 64 } as const;
+  const uncapped = { ...checkpoint, rawConfig: { ...checkpoint.rawConfig, final_logit_softcapping: 0 } };
+  assertEquals(JSON.parse(await configFile(uncapped, base, {})).final_logit_softcapping, null);
 });
