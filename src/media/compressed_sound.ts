@@ -11,6 +11,7 @@ interface DecodedPiece {
   channelData: Float32Array[];
   samplesDecoded: number;
   sampleRate: number;
+  /** frames that could not be decoded */ errors?: readonly unknown[];
 }
 
 interface Decoder {
@@ -58,8 +59,9 @@ export async function readCompressed(
 async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal): Promise<MonoSound> {
   const decoder = await openDecoder(codec);
   const pieces: Float32Array[] = [];
-  let rate = 0, length = 0;
+  let rate = 0, length = 0, lost = 0;
   const add = (piece: DecodedPiece) => {
+    lost += piece.errors?.length ?? 0;
     if (piece.samplesDecoded === 0) return;
     if (rate !== 0 && piece.sampleRate !== rate) {
       throw damagedSound(NAMES[codec], `its rate changes from ${rate} to ${piece.sampleRate} Hz`);
@@ -89,7 +91,14 @@ async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal):
     samples.set(piece, at);
     at += piece.length;
   }
-  return { samples, rate, warnings: [] };
+  const warnings: MonoSound["warnings"] = [];
+  if (lost > 0) {
+    warnings.push({
+      code: "sound_damaged",
+      message: `${lost} frames of the ${NAMES[codec]} sound could not be decoded and were left out.`,
+    });
+  }
+  return { samples, rate, warnings };
 }
 
 /** Lets others work, and ends the work if it was cancelled. */

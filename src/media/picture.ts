@@ -11,6 +11,8 @@ import { webpFrames } from "./webp_animation.ts";
 
 /** Pixels that a picture may have. */
 export const MAX_PIXELS = 100_000_000;
+/** Pixels that a CMYK JPEG may have: its decoder is slower. */
+const MAX_CMYK_PIXELS = 30_000_000;
 /** Bytes that the file of a picture may have. */
 export const MAX_IMAGE_BYTES: number = 256 * 2 ** 20;
 
@@ -24,7 +26,7 @@ export async function readPicture(input: ImageInput, signal?: AbortSignal): Prom
 export async function decodePicture(bytes: Uint8Array): Promise<Picture> {
   const format = imageFormat(sniff(bytes));
   const header = imageHeader(format, bytes);
-  checkPixels(header.width, header.height);
+  checkPixels(header.width, header.height, header.components === 4 ? MAX_CMYK_PIXELS : MAX_PIXELS);
   return upright(await decode(format, bytes, header), header.orientation);
 }
 
@@ -51,13 +53,11 @@ async function first(
 }
 
 /** Refuses what would take too much memory to decode. */
-export function checkPixels(width: number, height: number): void {
-  if (width * height <= MAX_PIXELS) return;
+export function checkPixels(width: number, height: number, most: number = MAX_PIXELS): void {
+  if (width * height <= most) return;
   throw new MediaError(
     "media_too_large",
-    `The picture has ${width} × ${height} = ${
-      width * height
-    } pixels; ${MAX_PIXELS} are allowed. Make it smaller.`,
+    `The picture has ${width} × ${height} = ${width * height} pixels; ${most} are allowed. Make it smaller.`,
   );
 }
 

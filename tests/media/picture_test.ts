@@ -149,6 +149,14 @@ Deno.test("a picture of too many pixels is refused by its header alone, in every
   const size = new TextDecoder("latin1").decode(avif).indexOf("ispe") + 8;
   new DataView(avif.buffer).setUint32(size, 60_000);
   new DataView(avif.buffer).setUint32(size + 4, 60_000);
+  const cmyk = mediaBytes("cmyk.jpg");
+  const cmykFrame = cmyk.findIndex((byte, i) => byte === 0xff && cmyk[i + 1] === 0xc0);
+  u16(cmyk, cmykFrame + 5, 8000, false);
+  u16(cmyk, cmykFrame + 7, 5000, false);
+  assertMatch(
+    (await assertRejects(() => readPicture(cmyk), MediaError)).message,
+    /40000000 pixels; 30000000/,
+  );
   for (const bomb of [png, gif, jpeg, webp, avif]) {
     const error = await assertRejects(() => readPicture(bomb), MediaError);
     assertEquals(error.code, "media_too_large");

@@ -156,6 +156,24 @@ Deno.test("an MP3 that lost its end says so, by the number of frames that it dec
   assert(samples.length < 24_000);
 });
 
+Deno.test("frames of a sound that cannot be decoded are left out with a warning that counts them", async () => {
+  const bytes = mediaBytes("tone.opus");
+  let said = 0;
+  for (let at = 1000; at < bytes.length - 200; at += 400) {
+    const damaged = bytes.slice();
+    damaged.fill(0xff, at, at + 120);
+    try {
+      const { samples, warnings } = await readSound(damaged);
+      assert(samples.every(Number.isFinite));
+      if (warnings.some(({ code }) => code === "sound_damaged")) said++;
+    } catch (error) {
+      assert(error instanceof MediaError);
+      said++;
+    }
+  }
+  assert(said > 0);
+});
+
 Deno.test("files that are no sounds are refused with what they are", async () => {
   const cases: [Uint8Array, string, RegExp][] = [
     [new TextEncoder().encode("<!doctype html><p>not found"), "unknown_media", /no known format/],
