@@ -1,5 +1,6 @@
-// Attention of every patch to every patch: heads are normalised and rotated into [head, rows, d], then tiles of query rows
-// walk the keys in blocks. A row's order of addition depends on the number of rows alone.
+// Attention of every patch to every patch: heads are normalised and rotated into [head, rows, d], keys into blocks of
+// [d, 256 keys], then tiles of query rows walk the blocks. Lanes are keys for the scores and dimensions for the values, so that
+// nothing is summed across lanes. A row's order of addition depends on the number of rows alone.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,6 +20,8 @@ struct Partial {
   float largest, sum;
 };
 
+int64_t blocks_of(int64_t rows) { return (rows + kBlockKeys - 1) / kBlockKeys; }
+
 // Cosines and sines [pairs] of one axis.
 void turn(uint32_t position, const double *frequencies, int64_t pairs, float *cosines, float *sines) {
   for (int64_t i = 0; i < pairs; i++) {
@@ -35,10 +38,11 @@ ScratchNeed need_patch_attention(const Plan &plan, const Op &op) {
   need_vector(need, op.operands[kQNorm]);
   need_vector(need, op.operands[kKNorm]);
   need.add_shared(static_cast<uint64_t>(rows * heads * d) * 4);
-  for (int i = 0; i < 2; i++) need.add_shared(static_cast<uint64_t>(rows * kv_heads * d) * 4);
+  need.add_shared(static_cast<uint64_t>(blocks_of(rows) * kBlockKeys * kv_heads * d) * 4);
+  need.add_shared(static_cast<uint64_t>(rows * kv_heads * d) * 4);
   need.add_thread(static_cast<uint64_t>(kTileQueries * kBlockKeys) * 4);
   for (int i = 0; i < 2; i++) need.add_thread(static_cast<uint64_t>(kTileQueries * d) * 4);
-  for (int i = 0; i < 2; i++) need.add_thread(static_cast<uint64_t>(d) * 4);
+  for (int i = 0; i < 3; i++) need.add_thread(static_cast<uint64_t>(d) * 4);
   return need;
 }
 
@@ -50,7 +54,8 @@ void run_patch_attention(Context &c, const Op &op) {
   const float *q_norm = c.vector(o[kQNorm]), *k_norm = c.vector(o[kKNorm]);
   const auto *positions = reinterpret_cast<const uint32_t *>(c.bytes(o[kPositions]));
   float *queries = c.shared.take<float>(static_cast<uint64_t>(rows * heads * d));
-  float *keys = c.shared.take<float>(static_cast<uint64_t>(rows * kv_heads * d));
+  const int64_t blocks = blocks_of(rows), block_floats = d * kBlockKeys;
+  float *keys = c.shared.take<float>(static_cast<uint64_t>(kv_heads * blocks * block_floats));  // [kv head, block, d, keys]
   float *values = c.shared.take<float>(static_cast<uint64_t>(rows * kv_heads * d));
   std::vector<double> frequencies(static_cast<size_t>(pairs));
   for (int64_t i = 0; i < pairs; i++) {
@@ -61,6 +66,7 @@ void run_patch_attention(Context &c, const Op &op) {
     Scratch scratch = c.thread_scratch[static_cast<size_t>(thread)];
     float *cosines = scratch.take<float>(static_cast<uint64_t>(2 * pairs));  // [axis, pairs]
     float *sines = scratch.take<float>(static_cast<uint64_t>(2 * pairs));
+    float *key = scratch.take<float>(static_cast<uint64_t>(d));
     for (int64_t r = first; r < last; r++) {
       for (int64_t axis = 0; axis < 2; axis++) {
         turn(positions[2 * r + axis], frequencies.data(), pairs, cosines + axis * pairs, sines + axis * pairs);
@@ -77,7 +83,9 @@ void run_patch_attention(Context &c, const Op &op) {
       };
       for (int64_t h = 0; h < heads; h++) ready(queries + (h * rows + r) * d, c.f32(o[kQ]) + (r * heads + h) * d, q_norm);
       for (int64_t h = 0; h < kv_heads; h++) {
-        ready(keys + (h * rows + r) * d, c.f32(o[kK]) + (r * kv_heads + h) * d, k_norm);
+        ready(key, c.f32(o[kK]) + (r * kv_heads + h) * d, k_norm);
+        float *to = keys + (h * blocks + r / kBlockKeys) * block_floats + r % kBlockKeys;
+        for (int64_t i = 0; i < d; i++) to[i * kBlockKeys] = key[i];
         normed(values + (h * rows + r) * d, c.f32(o[kV]) + (r * kv_heads + h) * d, nullptr);
       }
     }
@@ -92,11 +100,14 @@ void run_patch_attention(Context &c, const Op &op) {
     float *sums = scratch.take<float>(static_cast<uint64_t>(kTileQueries * d));
     float *block_sums = scratch.take<float>(static_cast<uint64_t>(kTileQueries * d));
     Partial partials[kTileQueries] = {};
-    int32_t begins[kTileQueries] = {}, ends[kTileQueries];
+    int32_t begins[kTileQueries] = {}, ends[kTileQueries], dims[kTileQueries];
+    std::fill(dims, dims + n, static_cast<int32_t>(d));
     for (int64_t start = 0; start < rows; start += kBlockKeys) {
       const int64_t count = std::min(kBlockKeys, rows - start);
-      k.matmul(queries + (head * rows + first) * d, d, n, keys + (kv_head * rows + start) * d, kF32, d, count, d, scores,
-               kBlockKeys);
+      // Beyond the last key the scores mean nothing, and nobody looks at them.
+      memset(scores, 0, static_cast<size_t>(n * kBlockKeys) * sizeof(float));
+      k.weighted_sum(queries + (head * rows + first) * d, d, n, begins, dims,
+                     keys + (kv_head * blocks + start / kBlockKeys) * block_floats, kF32, kBlockKeys, scores, kBlockKeys);
       Partial block[kTileQueries];
       for (int64_t i = 0; i < n; i++) {
         block[i].sum = k.softmax_block(scores + i * kBlockKeys, score_scale, count, &block[i].largest);
