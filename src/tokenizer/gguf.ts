@@ -33,6 +33,8 @@ const STRUCTURE = new Set([
 
 const SPACE = "\u2581"; // how a space is spelled in tokens
 const MAX_TOKENS = 1 << 22;
+/** UTF-16 units of all control and user-defined tokens, each of which becomes a node to match; real files have 80,000. */
+const MAX_ADDED_UNITS = 1 << 18;
 
 /**
  * The vocabulary in `metadata`, whose long lists are read from `source`, the file that it came from. Null where the file
@@ -74,7 +76,7 @@ export function vocabularyFromGguf(metadata: GgufMetadata, source: ByteSource): 
     merges: scored ? [] : readStrings(source, metadata, key("merges")),
     scores,
     pieces: (id) => types[id] === NORMAL,
-    added: addedTokens(tokens, types),
+    added: addedTokens(metadata, tokens, types),
     unknown: token("unknown"),
     fuseUnknown: true,
     byteFallback: true,
@@ -100,11 +102,25 @@ export function templateFromGguf(metadata: GgufMetadata): string | undefined {
 }
 
 /** Control tokens, matched in the text as given, and user-defined ones, matched with its spaces spelled. */
-function addedTokens(tokens: readonly string[], types: ArrayLike<number>): AddedToken[] {
+function addedTokens(
+  metadata: GgufMetadata,
+  tokens: readonly string[],
+  types: ArrayLike<number>,
+): AddedToken[] {
   const added: AddedToken[] = [];
+  let units = 0;
   tokens.forEach((text, id) => {
     const control = types[id] === CONTROL || types[id] === USER_DEFINED && STRUCTURE.has(text);
-    if (control || types[id] === USER_DEFINED) added.push({ id, text, control, normalized: !control });
+    if (!control && types[id] !== USER_DEFINED) return;
+    added.push({ id, text, control, normalized: !control });
+    units += text.length;
+    if (units > MAX_ADDED_UNITS) {
+      throw malformed(
+        metadata,
+        "tokenizer.ggml.token_type",
+        `makes texts of ${units} characters control tokens`,
+      );
+    }
   });
   return added;
 }

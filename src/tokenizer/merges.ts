@@ -51,13 +51,26 @@ function* scoredMerges(
 ): Generator<RankedMerge> {
   const pieces = Array.from({ length: scores.length }, (_, id) => id).filter(isPiece);
   pieces.sort((a, b) => scores[b] - scores[a] || a - b);
-  let rank = -1, score = NaN;
+  let rank = -1, score = NaN, room = MERGES_BESIDE + MERGES_PER_PIECE * pieces.length;
   for (const result of pieces) {
     if (scores[result] !== score) rank++;
     score = scores[result];
-    for (const [left, right] of index.cuts(result)) yield { left, right, result, rank };
+    const cuts = index.cuts(result);
+    if ((room -= cuts.length) < 0) {
+      throw new TokenizerError(
+        "tokenizer_too_large",
+        `The ${pieces.length} pieces of the vocabulary spell each other in more than ` +
+          `${
+            MERGES_BESIDE + MERGES_PER_PIECE * pieces.length
+          } ways. The tokenizer file is damaged; fetch it again.`,
+      );
+    }
+    for (const [left, right] of cuts) yield { left, right, result, rank };
   }
 }
+
+/** Pieces that repeat each other, such as one letter in every length, imply merges by the square of their number. */
+const MERGES_PER_PIECE = 16, MERGES_BESIDE = 1 << 16;
 
 function partsOf(merge: Merge, rank: number): readonly [string, string] {
   if (typeof merge !== "string") return merge;

@@ -161,6 +161,23 @@ Deno.test("loadTokenizer opens the vocabulary inside a file, by its path and its
   });
 });
 
+Deno.test("a vocabulary whose pieces repeat each other without end is refused before it fills memory", () => {
+  const repeats = Array.from({ length: 3000 }, (_, i) => "a".repeat(i + 1));
+  const error = assertThrows(() => open(entries(repeats)), TokenizerError, "3000 pieces");
+  assertEquals(error.code, "tokenizer_too_large");
+});
+
+Deno.test("a vocabulary with megabytes of control tokens is refused", () => {
+  const controls = Array.from({ length: 300 }, (_, i) => String(i).repeat(1000));
+  const { tokens, types, scores } = base(controls);
+  const change = {
+    tokens: texts(tokens),
+    token_type: integers(types.map((t) => t === 1 ? 3 : t)),
+    scores: floats(scores),
+  };
+  assertThrows(() => open(entries(controls, change)), TokenizerError, "control tokens");
+});
+
 const { tokens, types, scores } = base(PIECES);
 /** [what is wrong, change, words of the message]. */
 const WRONG: [string, Entries, string[]][] = [
