@@ -1,10 +1,10 @@
 /**
- * Perplexity of a text under a model, in exact and in fast mode, and, where node-llama-cpp is installed, under llama.cpp with
- * the same ids:
+ * Perplexity of a text under a model, in exact and in fast mode, and under llama.cpp with the same ids, where
+ * `llama_perplexity.cpp` beside this file was compiled (it says how):
  *
- *   deno run -A bench/peers/perplexity.ts MODEL [--text FILE] [--device cpu] [--peer FOLDER]
+ *   deno run -A bench/peers/perplexity.ts MODEL [--text FILE] [--device cpu] [--peer PROGRAM]
  *
- * FOLDER holds `node_modules` with node-llama-cpp. All tokens but the first count; the text must fit the context.
+ * All tokens but the first count; the text must fit the context.
  */
 import { parseArgs } from "node:util";
 import { load } from "../../mod.ts";
@@ -46,19 +46,18 @@ for (const precision of ["exact", "fast"] as const) {
   );
 }
 if (values.peer !== undefined) {
-  const list = await Deno.makeTempFile({ suffix: ".json" });
-  const script = `${values.peer}/llama_perplexity.mjs`; // beside node_modules, where node looks for packages
-  try {
-    await Deno.writeTextFile(list, JSON.stringify(ids));
-    await Deno.copyFile(new URL("llama_perplexity.mjs", import.meta.url), script);
-    const { stdout, success } = await new Deno.Command("node", {
-      args: [script, await Deno.realPath(source), list],
+  for (const kv of ["f16", "f32"]) {
+    const child = new Deno.Command(values.peer, {
+      args: [source, "512", kv],
+      stdin: "piped",
+      stdout: "piped",
       stderr: "inherit",
-    }).output();
-    if (!success) throw new Error("node failed; see above.");
-    report("llama.cpp", JSON.parse(new TextDecoder().decode(stdout)).nll);
-  } finally {
-    await Deno.remove(list);
-    await Deno.remove(script);
+    }).spawn();
+    const writer = child.stdin.getWriter();
+    await writer.write(new TextEncoder().encode(ids.join(" ")));
+    await writer.close();
+    const { stdout, success } = await child.output();
+    if (!success) throw new Error(`${values.peer} failed.`);
+    report(`llama.cpp, ${kv} KV`, JSON.parse(new TextDecoder().decode(stdout)).nll);
   }
 }
