@@ -2,17 +2,16 @@ import { assert, assertEquals } from "@std/assert";
 import { RealFft } from "../../src/media/fft.ts";
 import { logMel, melSoftTokens, rawFrames } from "../../src/media/mel.ts";
 import { readWav } from "../../src/media/wav.ts";
-import { maxDifference, readTensors, sharedTiny } from "../support/models.ts";
+import { fixtureModel, maxDifference, readTensors, sharedTiny } from "../support/models.ts";
 
-const shared = (path: string) => new URL(`../../../shared/${path}`, import.meta.url).pathname;
 const golden = sharedTiny("golden");
 
 for (const [row, clips] of [["e2b-mm-clipped", 2], ["e2b-mm-unclipped", 1]] as const) {
+  const folder = fixtureModel(row);
   Deno.test({
     name: `${row}: log-mel frames, their mask and the number of soft tokens are the golden ones`,
-    ignore: golden === null,
+    ignore: folder === null,
     fn: async () => {
-      const folder = shared(`fixtures/${row}`);
       const tensors = await readTensors(`${folder}/golden.safetensors`);
       const { audio } = JSON.parse(Deno.readTextFileSync(`${folder}/golden.json`));
       for (let i = 0; i < clips; i++) {
@@ -41,11 +40,12 @@ Deno.test({
   },
 });
 
+const unified = fixtureModel("12b");
 Deno.test({
   name: "12b: raw frames are the golden ones",
-  ignore: golden === null,
+  ignore: unified === null,
   fn: async () => {
-    const folder = shared("fixtures/12b");
+    const folder = unified!;
     const tensors = await readTensors(`${folder}/golden.safetensors`);
     const { samples, frames } = rawFrames(
       readWav(Deno.readFileSync(`${folder}/media/audio0.wav`)).samples,

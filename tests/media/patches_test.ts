@@ -2,15 +2,14 @@ import { assert, assertEquals } from "@std/assert";
 import { cutPatches, targetSize } from "../../src/media/patches.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { resizeBicubic } from "../../src/media/resize.ts";
-import { readTensors, sharedTiny } from "../support/models.ts";
+import { fixtureModel, readTensors, sharedTiny } from "../support/models.ts";
 import { expectedPicture, pixelDistance } from "./support.ts";
 
 const ROWS = ["e2b-mm-clipped", "e2b-mm-unclipped", "31b-mm", "12b"];
-const shared = (path: string) => new URL(`../../../shared/${path}`, import.meta.url).pathname;
 
-/** Golden pictures of the optional fixtures: [file, grid width, grid height, SHA-256 of the patches' bytes]. */
-function goldenPictures(row: string): [string, number, number, string][] {
-  const { images, video } = JSON.parse(Deno.readTextFileSync(shared(`fixtures/${row}/golden.json`)));
+/** Golden pictures of a fixture: [file, grid width, grid height, SHA-256 of the patches' bytes]. */
+function goldenPictures(folder: string): [string, number, number, string][] {
+  const { images, video } = JSON.parse(Deno.readTextFileSync(`${folder}/golden.json`));
   return [
     ...images.map((image: Record<string, unknown>) => [
       image.file,
@@ -28,28 +27,22 @@ function goldenPictures(row: string): [string, number, number, string][] {
 }
 
 for (const row of ROWS) {
-  const present = (() => {
-    try {
-      return Deno.statSync(shared(`fixtures/${row}`)).isDirectory;
-    } catch {
-      return false;
-    }
-  })();
+  const folder = fixtureModel(row);
   Deno.test({
     name: `${row}: every picture and video frame gives the golden patches byte for byte`,
-    ignore: !present,
+    ignore: folder === null,
     fn: async () => {
       const { image_processor: processor } = JSON.parse(
-        Deno.readTextFileSync(shared(`fixtures/${row}/processor_config.json`)),
+        Deno.readTextFileSync(`${folder}/processor_config.json`),
       );
       const geometry = {
         patchSize: processor.patch_size,
         poolingKernelSize: processor.pooling_kernel_size,
         merged: row === "12b",
       };
-      for (const [file, columns, rows, sha] of goldenPictures(row)) {
+      for (const [file, columns, rows, sha] of goldenPictures(folder!)) {
         const patches = cutPatches(
-          await readPicture(shared(`fixtures/${row}/${file}`)),
+          await readPicture(`${folder}/${file}`),
           processor.max_soft_tokens,
           geometry,
         );
