@@ -29,7 +29,7 @@ export async function fetchBlob(
     }, async () => {
       if (await sizeOf(layout.blob(etag)) === file.size) return false;
       await Deno.mkdir(layout.blobs, { recursive: true });
-      const partial = await Partial.open(layout.incomplete(etag), file, repository.name);
+      const partial = await PartialFile.open(layout.incomplete(etag), file, repository.name, context.signal);
       try {
         return await new Download(context, repository, file, partial, report).run() === "changed";
       } finally {
@@ -63,7 +63,7 @@ class Download {
     private readonly context: HubContext,
     private readonly repository: Repository,
     private readonly file: HubFile,
-    private readonly partial: Partial,
+    private readonly partial: PartialFile,
     private readonly report: (bytes: number, received: number) => void,
   ) {
     this.#what = `${file.name} of ${repository.name}`;
@@ -191,7 +191,7 @@ class Download {
 }
 
 /** The bytes of a file that are here, hashed as they come. */
-class Partial {
+class PartialFile {
   size = 0;
   verified = false;
   /** not worth keeping for another attempt */ worthless = false;
@@ -208,13 +208,18 @@ class Partial {
   }
 
   /** Opens or creates the file, and hashes what is there. */
-  static async open(path: string, file: HubFile, repository: string): Promise<Partial> {
+  static async open(
+    path: string,
+    file: HubFile,
+    repository: string,
+    signal: AbortSignal | undefined,
+  ): Promise<PartialFile> {
     const handle = await Deno.open(path, { create: true, read: true, write: true });
-    const partial = new Partial(path, handle, file, repository);
+    const partial = new PartialFile(path, handle, file, repository);
     try {
       const { size } = await handle.stat();
       if (size > file.size) await partial.restart();
-      else await partial.#readBack(size);
+      else await partial.#readBack(size, signal);
       return partial;
     } catch (error) {
       handle.close();
@@ -256,9 +261,10 @@ class Partial {
     this.handle.close();
   }
 
-  async #readBack(size: number): Promise<void> {
+  async #readBack(size: number, signal: AbortSignal | undefined): Promise<void> {
     const buffer = new Uint8Array(READ_BYTES);
     while (this.size < size) {
+      signal?.throwIfAborted();
       const count = await this.handle.read(buffer);
       if (count === null) break;
       this.#hash?.update(buffer.subarray(0, count));

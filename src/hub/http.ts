@@ -210,8 +210,7 @@ async function send(
   );
   try {
     const signal = context.signal ? AbortSignal.any([context.signal, late.signal]) : late.signal;
-    const response = await fetch(target, { method: method ?? "GET", headers, redirect: "manual", signal });
-    return response;
+    return await fetch(target, { method: method ?? "GET", headers, redirect: "manual", signal });
   } catch (cause) {
     context.signal?.throwIfAborted();
     throw lost(`${what} (${target.host})`, cause);

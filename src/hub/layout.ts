@@ -9,12 +9,12 @@ import type { HubFile } from "./repository.ts";
 /** Paths of one repository's files in the cache. */
 export class Layout {
   /** `models--org--name` below the cache */ readonly folder: string;
-  readonly #locks: string;
+  /** folder of the locks of its blobs */ readonly locks: string;
 
   constructor(readonly cache: string, readonly repository: string) {
     const name = `models--${repository.replaceAll("/", "--")}`;
     this.folder = `${cache}/${name}`;
-    this.#locks = `${cache}/.locks/${name}`;
+    this.locks = `${cache}/.locks/${name}`;
   }
 
   get blobs(): string {
@@ -29,10 +29,6 @@ export class Layout {
     return `${this.folder}/refs`;
   }
 
-  get locks(): string {
-    return this.#locks;
-  }
-
   blob(etag: string): string {
     return `${this.blobs}/${etag}`;
   }
@@ -43,7 +39,7 @@ export class Layout {
   }
 
   lock(etag: string): string {
-    return `${this.#locks}/${etag}.lock`;
+    return `${this.locks}/${etag}.lock`;
   }
 
   snapshot(commit: string): string {
