@@ -175,3 +175,16 @@ Deno.test("gemma3: a GGUF file and a folder with the same weights are quantised 
     assert(difference < 1e-3, `difference ${difference}`);
   });
 });
+
+Deno.test("a chat template in chat_template.json is found", async () => {
+  const tiny = new URL("../../examples/tiny/", import.meta.url);
+  await withFolder({}, async (folder) => {
+    for await (const { name } of Deno.readDir(tiny)) {
+      if (name !== "chat_template.jinja") await Deno.copyFile(new URL(name, tiny), `${folder}/${name}`);
+    }
+    const template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    await Deno.writeTextFile(`${folder}/chat_template.json`, JSON.stringify({ chat_template: template }));
+    await using model = await load(folder, { device: "cpu" });
+    assertEquals(model.renderChat([{ role: "user", content: "Hi" }]), "<bos>user: Hi\n");
+  });
+});
