@@ -4,6 +4,7 @@ import { sampledFrames } from "../../src/media/frames.ts";
 import type { VideoInput } from "../../src/media/inputs.ts";
 import { prepareVideo, timestamp } from "../../src/media/prepare.ts";
 import type { Picture } from "../../src/media/resize.ts";
+import { readSound } from "../../src/media/sound.ts";
 import { readVideo } from "../../src/media/video.ts";
 import { expectedPicture, mediaBytes, mediaPath, pixelDistance } from "./support.ts";
 
@@ -147,6 +148,36 @@ Deno.test("an ffmpeg that fails ends with what it said, and its file is removed"
   await Deno.remove(folder, { recursive: true });
 });
 
+Deno.test("ffmpeg is told format and protocols, and its pictures come with the times of the frames asked for", async () => {
+  const folder = await Deno.makeTempDir();
+  const script = `#!/bin/sh
+[ "$1" = -version ] && exit 0
+echo "$@" >> "${folder}/calls"
+case "$*" in
+  *progress*) echo "  Duration: 00:00:02.00, start: 0.0" >&2
+    echo "  Stream #0:0(und): Video: h264, yuv420p, 2x1, 4 fps, 4 tbr" >&2
+    printf 'frame=3\\nout_time_us=1000\\nframe=8\\nout_time_us=2000000\\n' ;;
+  *image2pipe*) printf 'P6\\n2 1\\n255\\nabcdef'; sleep 0.1; printf 'P6\\n2 1\\n255\\nghi'; sleep 0.1; printf 'jkl' ;;
+esac
+`;
+  await Deno.writeTextFile(`${folder}/ffmpeg`, script);
+  await Deno.chmod(`${folder}/ffmpeg`, 0o755);
+  await Deno.writeFile(
+    `${folder}/clip.bin`,
+    new Uint8Array([0, 0, 0, 16, ...new TextEncoder().encode("ftypisom"), 0, 0, 0, 0]),
+  );
+  const code = `const v = await readVideo("${folder}/clip.bin", { frames: 2, sound: true });` +
+    `for await (const { picture, time } of v.frames) console.log(time, picture.width, picture.height, new TextDecoder().decode(picture.pixels));` +
+    `console.log(await v.sound());`;
+  const output = await withPath(`${folder}:/usr/bin:/bin`, code);
+  assertEquals(output, "0 2 1 abcdef\n1 2 1 ghijkl\nundefined\n");
+  const calls = (await Deno.readTextFile(`${folder}/calls`)).trim().split("\n");
+  assertEquals(calls.length, 2);
+  for (const call of calls) assertMatch(call, /-protocol_whitelist file,pipe -f mov -i file:.*clip\.bin /);
+  assertMatch(calls[1], /select=eq\(n\\,0\)\+eq\(n\\,4\)/);
+  await Deno.remove(folder, { recursive: true });
+});
+
 const hasFfmpeg = await (async () => {
   try {
     return (await new Deno.Command("ffmpeg", { args: ["-version"], stdout: "null", stderr: "null" }).output())
@@ -216,6 +247,37 @@ Deno.test({
     const bytes = Deno.readFileSync(path);
     const error = await assertRejects(() => framesOf(bytes.subarray(0, 600), 4), MediaError);
     assertEquals(error.code, "media_damaged");
+    await Deno.remove(folder, { recursive: true });
+  },
+});
+
+Deno.test({
+  name:
+    "AAC, M4A, AIFF and the sound of WebM are heard where there is an ffmpeg, and a video without sound is refused",
+  ignore: !hasFfmpeg,
+  fn: async () => {
+    const folder = await Deno.makeTempDir();
+    const make = async (name: string, ...args: string[]) => {
+      const { success } = await new Deno.Command("ffmpeg", {
+        args: ["-v", "error", ...args, `${folder}/${name}`],
+      }).output();
+      return success ? `${folder}/${name}` : undefined; // not every ffmpeg has every encoder
+    };
+    const sine = ["-f", "lavfi", "-i", "sine=frequency=1000:sample_rate=44100:duration=1"];
+    let heard = 0;
+    for (const name of ["a.aac", "a.m4a", "a.aiff", "a.webm"]) {
+      const path = await make(name, ...sine);
+      if (path === undefined) continue;
+      const { samples } = await readSound(path);
+      assert(Math.abs(samples.length - 16_000) < 2000, `${name}: ${samples.length} samples`);
+      let crossings = 0;
+      for (let i = 4001; i < 12_000; i++) if (samples[i - 1] < 0 && samples[i] >= 0) crossings++;
+      assert(Math.abs(crossings - 500) <= 2, `${name}: ${crossings} periods in half a second`);
+      heard++;
+    }
+    assert(heard > 1);
+    const mute = await make("mute.mp4", "-f", "lavfi", "-i", "color=red:s=32x32:d=1", "-pix_fmt", "yuv420p");
+    assertEquals((await assertRejects(() => readSound(mute!), MediaError)).code, "media_empty");
     await Deno.remove(folder, { recursive: true });
   },
 });
