@@ -60,7 +60,7 @@ export class Sequence {
    * `MemoryLimit` and promises nothing if they are not there.
    */
   reserve(length: number, rows: number): void {
-    this.unreserve();
+    this.#giveBack(false);
     const { groups, pools } = this.#store;
     const most = groups.map((group) => pagesAtOnce(group, Math.max(length, this.#length), rows));
     const needed = groups.map((group, g) => Math.max(0, most[g] - this.#ownPages(group, g)));
@@ -79,9 +79,21 @@ export class Sequence {
 
   /** Gives back what `reserve` promised and was not used; the tokens stay. */
   unreserve(): void {
-    this.#reserved.forEach((count, g) => this.#store.pools[g].unreserve(count));
-    this.#reserved.fill(0);
-    this.#quota.fill(0);
+    this.#giveBack(true);
+  }
+
+  /**
+   * Gives promises back; while the sequence holds on to its pages, all but those in place of pages that others hold too: when
+   * the others let go of these, nothing becomes free for them.
+   */
+  #giveBack(holding: boolean): void {
+    this.#store.groups.forEach((group, g) => {
+      const shared = holding ? this.#tables[g].pages.length - this.#ownPages(group, g) : 0;
+      const kept = Math.min(shared, this.#reserved[g]);
+      this.#store.pools[g].unreserve(this.#reserved[g] - kept);
+      this.#reserved[g] = kept;
+      this.#quota[g] = 0;
+    });
   }
 
   /** Makes room for `count` tokens after the present ones. Throws `MemoryLimit`; the sequence stays usable. */
@@ -174,7 +186,7 @@ export class Sequence {
   dispose(): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    this.unreserve();
+    this.#giveBack(false);
     this.#tables.forEach((table, g) => {
       for (const page of table.pages) this.#store.pools[g].release(page);
       table.pages = [];

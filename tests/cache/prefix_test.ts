@@ -1,6 +1,6 @@
-import { assert, assertEquals } from "@std/assert";
+import { assert, assertEquals, assertThrows } from "@std/assert";
 import type { TokenKey } from "../../src/cache/prefix.ts";
-import { Sequence } from "../../src/cache/sequence.ts";
+import { pagesAtOnce, Sequence } from "../../src/cache/sequence.ts";
 import { MemoryLimit } from "../../src/errors.ts";
 import { checkReads, count, GROUPS, Slots, WINDOW } from "./slots.ts";
 
@@ -186,6 +186,7 @@ Deno.test("a reserved sequence never runs dry, however caches, forks and other s
   for (let round = 0; round < 18; round++) {
     const store = new Slots(8 + round % 9);
     const running = new Set<{ sequence: Sequence; ids: number[]; wanted: number }>();
+    const idle: Sequence[] = []; // as sessions between two replies
     for (let step = 0; step < 400; step++) {
       if (running.size < 4 && random(8) === 0) {
         const ids = count(1000 * random(2), 1 + random(150));
@@ -211,13 +212,41 @@ Deno.test("a reserved sequence never runs dry, however caches, forks and other s
         if (sequence.length < wanted && random(200) > 0) continue;
         running.delete(timeline);
         store.prefixes.keep(ids, sequence, true);
-        sequence.dispose();
+        sequence.unreserve();
+        if (random(2) === 0) idle.push(sequence);
+        else sequence.dispose();
       }
+      if (idle.length > random(4)) idle.shift()!.dispose();
     }
     for (const { sequence } of running) sequence.dispose();
+    for (const sequence of idle) sequence.dispose();
     assertEquals(store.pools.map((pool) => pool.reserved), [0, 0]);
     store.prefixes.clear();
     assertEquals(store.pools.map((pool) => pool.free), store.pools.map((pool) => pool.capacity));
   }
   assert(shared > 30 && refused > 30, `${shared} shared, ${refused} refused`);
+});
+
+Deno.test("a sequence that rests keeps the promise in place of pages that a running one will let go of", () => {
+  // Growing by up to 64 tokens at once, each sequence has 6 sliding pages at most.
+  const most = pagesAtOnce(GROUPS[0], 400, 64);
+  const store = new Slots([2 * most, 64]);
+  const ids = count(0, 96);
+  const a = new Sequence(store);
+  a.reserve(400, 64);
+  store.write(a, ids, ids);
+  const { sequence: b } = store.prefixes.resume([...ids, 1]);
+  assertEquals(b.length, 96);
+  b.reserve(400, 64);
+  b.unreserve(); // a session between two replies, which holds what it shares with a
+  const c = new Sequence(store);
+  assertThrows(() => c.reserve(400, 64), MemoryLimit); // with b's pages there is no room for a and c
+  for (let at = 96; at < 400; at += 64) store.write(a, count(at, Math.min(64, 400 - at)));
+  b.dispose();
+  a.dispose();
+  c.reserve(400, 64);
+  for (let at = 0; at < 400; at += 64) store.write(c, count(at, Math.min(64, 400 - at)));
+  for (const sequence of [a, c]) sequence.dispose();
+  store.prefixes.clear();
+  assertEquals(store.pools.map((pool) => [pool.free, pool.reserved]), [[2 * most, 0], [64, 0]]);
 });

@@ -19,9 +19,11 @@ export class Slots implements PageStore {
   readonly pools: PagePool[];
   readonly slots: Float64Array[];
   readonly prefixes: PrefixTree;
-  constructor(pages: number, kept: number = Infinity) {
-    this.pools = GROUPS.map((group) => new PagePool(group.name, pages, 1000));
-    this.slots = GROUPS.map(() => new Float64Array(pages * 32).fill(NaN));
+  /** `pages`: of each group, or of all. */
+  constructor(pages: number | number[], kept: number = Infinity) {
+    const sizes = GROUPS.map((_, g) => typeof pages === "number" ? pages : pages[g]);
+    this.pools = GROUPS.map((group, g) => new PagePool(group.name, sizes[g], 1000));
+    this.slots = GROUPS.map((_, g) => new Float64Array(sizes[g] * 32).fill(NaN));
     this.prefixes = new PrefixTree(this, kept);
   }
   copyPage(group: number, from: number, to: number): void {

@@ -1,5 +1,5 @@
 /** Many calls of one model at once: equal to calls alone, aborted, left early, disposed. */
-import { assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
 import { DeviceError, Disposed, load, MarkbaseError, type Message } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
@@ -152,4 +152,59 @@ Deno.test("after disposal every call throws Disposed, and calls under way end wi
   assertThrows(() => model.memory(), Disposed);
   model[Symbol.dispose]();
   await model[Symbol.asyncDispose]();
+});
+
+Deno.test("more streams than a forward has rows for go on side by side", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0, kvPages: 600 });
+  const counts = new Array<number>(40).fill(0);
+  let widest = 0;
+  await Promise.all(counts.map(async (_, i) => {
+    const ids = [2, 300 + i, 400 + i];
+    for await (const _ of model.generate(ids, { temperature: 0, maxTokens: 30, ignoreEos: true })) {
+      counts[i]++;
+      if (Math.max(...counts) < 30) widest = Math.max(widest, Math.max(...counts) - Math.min(...counts));
+    }
+  }));
+  assertEquals(counts, counts.map(() => 30));
+  // Forty streams take turns in forwards of sixteen; those that began first may be one round ahead.
+  assert(widest <= 4, `${widest} tokens between the first and the last`);
+});
+
+Deno.test("a request of a batch that fails has its error in its place, and the others their replies", async () => {
+  await using model = await load("tiny", { ...EXACT, contextLength: 128 });
+  const long = "word ".repeat(200);
+  const replies = await model.batch([
+    user("What is 27 + 45?"),
+    { prompt: long },
+    { messages: user("What is 8 times 7?"), maxTokens: -1 },
+    user("What is the capital of Japan?"),
+  ], { temperature: 0 });
+  assertEquals(replies.map(({ text }) => text), ["72", "", "", "The capital of Japan is Tokyo."]);
+  assertEquals(replies.map(({ error }) => error?.code), [
+    undefined,
+    "context_full",
+    "invalid_argument",
+    undefined,
+  ]);
+  assertEquals(replies.map(({ finishReason }) => finishReason), ["stop", "error", "error", "stop"]);
+});
+
+Deno.test("a batch larger than the cache waits for room rather than fail", async () => {
+  await using model = await loadWith(TINY, { ...EXACT, contextLength: 256 }, {
+    kvPages: 20,
+    keptPrefixes: 0,
+  });
+  const requests = Array.from({ length: 24 }, () => user("What is 27 + 45?"));
+  const replies = await model.batch(requests, { temperature: 0, maxTokens: 200 });
+  assertEquals(replies.map(({ text }) => text), requests.map(() => "72"));
+});
+
+Deno.test("an aborted batch rejects with the signal's reason and leaves nothing behind", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  const controller = new AbortController();
+  const reason = new Error("enough");
+  setTimeout(() => controller.abort(reason), 10);
+  const requests = Array.from({ length: 30 }, () => user("Tell me a short story."));
+  assertEquals(await model.batch(requests, { signal: controller.signal }).catch((error) => error), reason);
+  assertEquals(model.memory().kvUsed, 0);
 });
