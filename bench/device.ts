@@ -2,7 +2,7 @@
  * All that needs a GPU machine, in one call: conformance, golden models, kernel timings, whole forwards, memory. Each section runs
  * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
- *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,kernels,forward,batch] [--shape e4b,26b-a4b]
+ *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,towers,kernels,forward,batch] [--shape e4b,26b-a4b]
  *         [--op linear] [--weights FOLDER] [--late]
  *
  * Full-size random weights are made where it runs. Writes a JSON file for each section into the folder and prints all tables
@@ -16,6 +16,7 @@ import { conformance } from "./device/conformance.ts";
 import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/forward.ts";
 import { copyBandwidth, type KernelTiming, timeKernels } from "./device/kernels.ts";
 import { goldenModels } from "./device/models.ts";
+import { compareTowers, timeTowers } from "./device/towers.ts";
 import { shapes, writeSynthetic } from "./synthetic.ts";
 
 const { values } = parseFlags(Deno.args, {
@@ -29,7 +30,7 @@ const { values } = parseFlags(Deno.args, {
   late: { type: "boolean", help: "cuda: no kernel starts before the one that it follows is over" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
-const SECTIONS = ["models", "kernels", "forward", "batch", "conformance"];
+const SECTIONS = ["models", "towers", "kernels", "forward", "batch", "conformance"];
 const sections = values.only?.split(",") ?? SECTIONS;
 const shapeNames = values.shape?.split(",") ?? (values.weights ? ["e4b"] : ["e4b", "26b-a4b"]);
 const CONTEXTS = [128, 1024, 8192];
@@ -156,6 +157,25 @@ await section("models", async () => {
       }, greedy ${greedy[0]} of ${greedy[1]}`,
     );
   }
+});
+
+await section("towers", async () => {
+  const results = await compareTowers(kind);
+  report.towers = results;
+  for (const { model, what, precision, cosine, difference } of results) {
+    say(
+      `towers       ${model} ${what} ${precision}: cosine ${cosine.toFixed(6)}, difference ${
+        difference.toExponential(1)
+      }`,
+    );
+  }
+  const times = await timeTowers(kind, kind === "cpu" ? 1 : 5);
+  report.towerTimes = times;
+  for (const what of ["image", "audio"] as const) {
+    const { tokens, first, median } = times[what];
+    say(`towers       e4b ${what}: ${median.toFixed(1)} ms, first ${first.toFixed(0)} ms; ${tokens} tokens`);
+  }
+  say(`towers       activations ${(times.activations / 2 ** 20).toFixed(0)} MiB`);
 });
 
 await section("kernels", async () => {
