@@ -178,7 +178,7 @@ async function* framesOf(
     const args = ["-map", "0:v:0", "-vf", `select=${chosen},setpts=N/FRAME_RATE/TB`];
     args.push("-frames:v", String(wanted.length), "-f", "image2pipe", "-c:v", "ppm", "-");
     const child = spawn(input, args, options.signal);
-    const stderr = new Response(child.stderr).text();
+    const stderr = new Response(child.stderr).text().catch(() => "");
     let index = 0;
     for await (const picture of ppmPictures(child.stdout)) {
       yield { picture, time: wanted[Math.min(index++, wanted.length - 1)] / fps };
