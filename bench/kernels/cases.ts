@@ -3,7 +3,8 @@ import { parseConfig } from "../../src/checkpoint/config.ts";
 import { PAGE_TOKENS, pageGroups } from "../../src/schedule/groups.ts";
 import type { Op } from "../../src/schedule/ops.ts";
 import { phantomWeights } from "../../src/schedule/phantom.ts";
-import type { Tensor } from "../../src/schedule/tensor.ts";
+import { GGUF_BLOCKS, type GgufType } from "../../src/checkpoint/gguf_types.ts";
+import type { Format, Tensor } from "../../src/schedule/tensor.ts";
 import { unplacedPlan } from "../../src/schedule/unplaced.ts";
 import { configOf, shapes } from "../synthetic.ts";
 
@@ -75,6 +76,34 @@ export function kernelCases(shape: string): KernelCase[] {
     }
   }
   return cases;
+}
+
+/** Formats that `withFormat` takes. */
+export const OTHER_FORMATS: readonly string[] = [...Object.keys(GGUF_BLOCKS), "mxfp4", "mxfp8", "nvfp4"];
+
+/** The op with its quantised matrices in another format. */
+export function withFormat(op: Op, name: string): Op {
+  const group = name === "nvfp4" ? 16 : 32;
+  const format: Format = name in GGUF_BLOCKS
+    ? { kind: "gguf", type: name as GgufType }
+    : { kind: name as "mxfp4" | "mxfp8" | "nvfp4", group };
+  const change = (tensor: Tensor): Tensor => {
+    const columns = tensor.shape[tensor.shape.length - 1] as number;
+    if (tensor.format.kind !== "affine") return tensor;
+    const shape = [...tensor.shape.slice(0, -1), columns / group];
+    const scales: Tensor = {
+      ...tensor,
+      name: `${tensor.name}.scales${group}`,
+      format: { kind: "i8" },
+      shape,
+    };
+    const plain = { ...tensor, format, scales: undefined, biases: undefined };
+    return format.kind === "gguf"
+      ? plain
+      : { ...plain, scales: { ...scales, scales: undefined, biases: undefined } };
+  };
+  if (op.kind === "linear") return { ...op, weights: op.weights.map(change) };
+  return "table" in op ? { ...op, table: change(op.table) } : op;
 }
 
 /** Rows of a table are all alike, and gigabytes of them would have to be written first. */

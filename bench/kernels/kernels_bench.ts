@@ -5,6 +5,7 @@
  *     deno bench -A bench/kernels                                          # E4B's ops on the CPU
  *     deno bench -A bench/kernels -- --device metal --model e2b
  *     deno bench -A bench/kernels -- --fusion                              # fused ops against elementary ones
+ *     deno bench -A bench/kernels -- --format q4_k                         # matrices in another format
  *     deno bench -A bench/kernels -- --only "gate+up"                      # those whose name contains it
  *
  * A run goes through as many copies of the ops as have `--megabytes` of distinct weights (512 on a GPU, 128 on the CPU), so no
@@ -14,7 +15,7 @@ import { Device, type DeviceKind } from "../../ffi/device.ts";
 import { parseFlags } from "../../src/cli/args.ts";
 import { table } from "../../src/cli/terminal.ts";
 import { shapes } from "../synthetic.ts";
-import { type KernelCase, kernelCases } from "./cases.ts";
+import { type KernelCase, kernelCases, OTHER_FORMATS, withFormat } from "./cases.ts";
 import { fusionCases } from "./fusion.ts";
 import { KernelProblem } from "./problem.ts";
 import { roofline } from "./roofline.ts";
@@ -25,6 +26,11 @@ const { values } = parseFlags(Deno.args, {
   fusion: { type: "boolean", help: "time fused ops against the elementary ops that they stand for" },
   only: { type: "string", help: "cases whose name contains this" },
   rows: { type: "number", help: "rows of the fusions; default 1" },
+  format: {
+    type: "string",
+    choices: OTHER_FORMATS,
+    help: "format of quantised matrices; default affine of 4 bits",
+  },
   megabytes: { type: "number", help: "distinct weights that a run goes through" },
 });
 const kind = (values.device ?? "cpu") as DeviceKind;
@@ -74,7 +80,9 @@ function bench(c: KernelCase, name: string, options: Partial<Deno.BenchDefinitio
 const wanted = (name: string) => values.only === undefined || name.includes(values.only);
 const time = (seconds: number) =>
   seconds < 1e-3 ? `${(seconds * 1e6).toPrecision(3)} µs` : `${(seconds * 1e3).toPrecision(3)} ms`;
-const kernels = values.fusion ? [] : kernelCases(model).filter(({ name }) => wanted(name));
+const inFormat = (c: KernelCase): KernelCase =>
+  values.format === undefined ? c : { ...c, ops: c.ops.map((op) => withFormat(op, values.format!)) };
+const kernels = values.fusion ? [] : kernelCases(model).filter(({ name }) => wanted(name)).map(inFormat);
 const fusions = values.fusion ? fusionCases(model, values.rows ?? 1).filter(({ name }) => wanted(name)) : [];
 for (const c of kernels) bench(c, c.name);
 for (const { name, fused, elementary } of fusions) {

@@ -1,11 +1,29 @@
 /** Fills buffers with random numbers, from one pool of them so that gigabytes take seconds. */
 import type { Buffer } from "../../ffi/buffer.ts";
+import { GGUF_BLOCKS, type GgufType } from "../../src/checkpoint/gguf_types.ts";
+import { fillBlocks } from "../../src/conformance/blocks.ts";
+import { Random } from "../../src/conformance/random.ts";
 
 const POOL_VALUES = 1 << 20;
 
 /** Random bytes: codes of quantised weights. */
 export function fill(buffer: Buffer, offset: number, bytes: number): void {
   repeat(buffer, offset, bytes, new Uint8Array(bits().buffer));
+}
+
+/** Blocks of GGUF with weights of about 1/50, from a pool of whole blocks. */
+export function blocks(buffer: Buffer, offset: number, bytes: number, type: GgufType): void {
+  let pool = pools.get(type);
+  if (!pool) {
+    pools.set(type, pool = new Uint8Array(GGUF_BLOCKS[type].bytes * 2048));
+    fillBlocks(type, pool, 0.02, new Random(1));
+  }
+  repeat(buffer, offset, bytes, pool);
+}
+
+/** Scale bytes near 1/64 in either form. */
+export function scaleBytes(buffer: Buffer, offset: number, bytes: number, group: number): void {
+  repeat(buffer, offset, bytes, new Uint8Array(4096).fill(group === 16 ? 8 : 121));
 }
 
 const pools = new Map<string, Uint8Array<ArrayBuffer>>();

@@ -13,7 +13,7 @@ import { type Limits, type Plan, tensorBytes } from "../../src/schedule/plan.ts"
 import type { Tensor } from "../../src/schedule/tensor.ts";
 import { median } from "../statistics.ts";
 import type { KernelCase } from "./cases.ts";
-import { fill, normals } from "./noise.ts";
+import { blocks, fill, normals, scaleBytes } from "./noise.ts";
 
 const ALIGNMENT = 256;
 const MOST_COPIES = 400;
@@ -169,7 +169,10 @@ class Placement {
 
   fill(buffers: readonly Buffer[]): void {
     for (const { buffer, offset, bytes, tensor, content } of this.#parts) {
-      if (content === "codes") fill(buffers[buffer], offset, bytes);
+      if (tensor.format.kind === "gguf") blocks(buffers[buffer], offset, bytes, tensor.format.type);
+      else if (tensor.format.kind === "i8") {
+        scaleBytes(buffers[buffer], offset, bytes, tensor.name.endsWith("16") ? 16 : 32);
+      } else if (content === "codes") fill(buffers[buffer], offset, bytes);
       else normals(buffers[buffer], offset, bytes, tensor.format.kind, VALUES[content]);
     }
   }

@@ -1,6 +1,6 @@
 // Products of quantised weights with int8 activations: integer sums within a group, f32 sums over groups.
 // isa: scalar avx2 avx512 neon neon_dotprod
-#include "functions.h"
+#include "blocks.h"
 
 namespace mb {
 namespace MB_ISA {
@@ -243,73 +243,84 @@ void product(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a
   }
 }
 
-// Bytes that unpack_run() has made, of at most 7 bits.
-struct Narrow {
-  static constexpr int kTaken = 0;
-  static inline vb load(const uint8_t *codes) { return load_bytes(codes); }
-  static inline vp dot(vb c, const int8_t *x) { return multiply(c, load_bytes(x)); }
-};
-// And of 8 bits.
-struct Wide {
-  static constexpr int kTaken = kWideOffset;
-  static inline vb load(const uint8_t *codes) { return offset_wide(load_bytes(codes)); }
-  static inline vp dot(vb c, const int8_t *x) { return multiply_wide(c, load_bytes(x)); }
-};
-
-// As rows_with_rows, for formats that are unpacked a run at a time.
-template <class Codes, int G, int N, int R>
-inline void runs_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *out, int64_t out_stride) {
-  constexpr int kGroups = kRun / G;
-  uint8_t codes[N][kRun] = {};
-  float products[N * R][kGroups + kLanes] = {};
+// As rows_with_rows, for blocks. The scales of the next run are made while the codes of the present one are multiplied, as
+// loads that are wider than the stores before them wait for those.
+template <class B, int N, int R>
+inline void blocks_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *out, int64_t out_stride) {
+  constexpr int kGroups = kRun / B::kGroup;
+  constexpr bool kWide = B::kBits == 8;
+  struct Scales {
+    float scales[N][kGroups + kLanes], biases[N][kGroups + kLanes];
+  };
+  alignas(64) Scales runs[2];
+  memset(runs, 0, sizeof runs);
+  alignas(64) float products[N * R][kGroups + kLanes];
+  memset(products, 0, sizeof products);
+  RunBytes copies[N];
   vf sum[N][R];
   for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) sum[i][r] = zero();
-  const int64_t ahead = N * w.row_bytes, run_bytes = w.row_bytes * kRun / w.columns;
-  for (int64_t k = 0; k < w.columns; k += kRun) {
-    const int64_t columns = w.columns - k < kRun ? w.columns - k : kRun, first = k / G, groups = columns / G;
+  const auto load_scales = [&](int64_t k, Scales &to) {
+    const int64_t groups = (w.columns - k < kRun ? w.columns - k : kRun) / B::kGroup;
     for (int i = 0; i < N; i++) {
-      float scales[kGroups], biases[kGroups];
-      const uint8_t *next = w.row(n + i) + ahead + k / kRun * run_bytes;
-      for (int64_t byte = 0; byte < run_bytes; byte += 64) prefetch(next + byte);
-      unpack_run(w, n + i, k, columns, codes[i], scales, biases);
+      const uint8_t *extra = w.scales ? w.scale_row(n + i) + k / B::kGroup : nullptr;
+      B::scales(w.row(n + i) + k / B::kColumns * B::kBlockBytes, extra, groups, to.scales[i], to.biases[i]);
+    }
+  };
+  load_scales(0, runs[0]);
+  for (int64_t k = 0; k < w.columns; k += kRun) {
+    const int64_t columns = w.columns - k < kRun ? w.columns - k : kRun, first = k / B::kGroup, groups = columns / B::kGroup;
+    const Scales &present = runs[k / kRun % 2];
+    const uint8_t *codes[N];
+    for (int i = 0; i < N; i++) {
+      codes[i] = copies[i].template find<B>(w.row(n + i), k, w.columns);
+      const uint8_t *ahead = w.row(n + i + N) + k / B::kColumns * B::kBlockBytes;
+      for (int byte = 0; byte < kRun / B::kColumns * B::kBlockBytes; byte += 64) prefetch(ahead + byte);
       for (int64_t g = 0; g < groups; g += kLanes) {
         const int64_t count = groups - g < kLanes ? groups - g : kLanes;
-        const vf scale = load_n(scales + g, count), bias = fma(scale, set1(Codes::kTaken), load_n(biases + g, count));
+        const vf scale = load(present.scales[i] + g);
+        const vf bias = fma(scale, set1(kWide ? kWideOffset : 0), load(present.biases[i] + g));
         for (int r = 0; r < R; r++) {
           store(products[i * R + r] + g, mul(scale, load_n(a[r].scales + first + g, count)));
           sum[i][r] = fma(bias, load_n(a[r].sums + first + g, count), sum[i][r]);
         }
       }
     }
-    for (int64_t v = 0; v * kBytes < columns; v++) {
+    if (k + kRun < w.columns) load_scales(k + kRun, runs[(k / kRun + 1) % 2]);
+    const auto add_vector = [&](int v) {
       for (int i = 0; i < N; i++) {
-        const vb c = Codes::load(codes[i] + v * kBytes);
+        vb c = B::codes(codes[i], v * kBytes);
+        if (kWide) c = offset_wide(c);
         for (int r = 0; r < R; r++) {
-          const int64_t at = k + v * kBytes;
-          const vf d = to_float(combine(Codes::dot(c, a[r].high + at), Codes::dot(c, a[r].low + at)));
-          sum[i][r] = fma(d, lane_scales<G / 4>(products[i * R + r], v), sum[i][r]);
+          const vb high = load_bytes(a[r].high + k + v * kBytes), low = load_bytes(a[r].low + k + v * kBytes);
+          const vi d = kWide ? combine(multiply_wide(c, high), multiply_wide(c, low)) : combine(multiply(c, high), multiply(c, low));
+          sum[i][r] = fma(to_float(d), lane_scales<B::kGroup / 4>(products[i * R + r], v), sum[i][r]);
         }
       }
+    };
+    if (columns == kRun) {
+      for (int v = 0; v < kRun / kBytes; v++) add_vector(v);  // a count that is known, to be unrolled
+    } else {
+      for (int v = 0; v * kBytes < columns; v++) add_vector(v);
     }
   }
   for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) out[r * out_stride + i] = reduce_add(sum[i][r]);
 }
 
-template <class Codes, int G>
-void product_of_runs(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
-                     int64_t out_stride, uint8_t *) {
+template <class B>
+void product_of_blocks(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
+                       int64_t out_stride, uint8_t *) {
   for (int64_t n = first; n < last;) {
     const int64_t count = last - n < kTogether ? 1 : kTogether;
     int64_t r = 0;
     for (; r + kTogether <= rows; r += kTogether) {
       for (int64_t i = 0; i < count; i++) {
-        runs_with_rows<Codes, G, 1, kTogether>(w, n + i, a + r, out + r * out_stride + n + i - first, out_stride);
+        blocks_with_rows<B, 1, kTogether>(w, n + i, a + r, out + r * out_stride + n + i - first, out_stride);
       }
     }
     for (; r < rows; r++) {
       float *to = out + r * out_stride + n - first;
-      if (count == 1) runs_with_rows<Codes, G, 1, 1>(w, n, a + r, to, out_stride);
-      else runs_with_rows<Codes, G, kTogether, 1>(w, n, a + r, to, out_stride);
+      if (count == 1) blocks_with_rows<B, 1, 1>(w, n, a + r, to, out_stride);
+      else blocks_with_rows<B, kTogether, 1>(w, n, a + r, to, out_stride);
     }
     n += count;
   }
@@ -332,8 +343,7 @@ Product product_of_scales(const Weight &w) {
 
 Product product_of(const Weight &w) {
   if (w.format != kAffine) {
-    if (w.bits == 8) return product_of_runs<Wide, 32>;
-    return w.group == 16 ? product_of_runs<Narrow, 16> : product_of_runs<Narrow, 32>;
+    return with_blocks(w.format, [](auto blocks) -> Product { return product_of_blocks<decltype(blocks)>; });
   }
   switch (w.bits) {
     case 2: return product_of_scales<Packed<2>>(w);
@@ -521,7 +531,10 @@ void pack_runs(const Weight &w, const int64_t *rows, const TileView &t, int64_t 
     }
     for (int64_t v = 0; v * kBytes < columns; v++) {
       vb c[kLanes];
-      for (int j = 0; j < kLanes; j++) c[j] = w.bits == 8 ? Wide::load(codes[j] + v * kBytes) : Narrow::load(codes[j] + v * kBytes);
+      for (int j = 0; j < kLanes; j++) {
+        c[j] = load_bytes(codes[j] + v * kBytes);
+        if (w.bits == 8) c[j] = offset_wide(c[j]);
+      }
       transpose(c);
       const int64_t word = (k + v * kBytes) / 4, words = (columns - v * kBytes) / 4;
       for (int64_t i = 0; i < kLanes && i < words; i++) store_bytes(t.codes + ((word + i) * tile_columns + column) * 4, c[i]);

@@ -100,6 +100,32 @@ static inline vb broadcast4(const void *p) {
 static inline vb low_nibbles(vb a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
 static inline vb high_nibbles(vb a) { return low_nibbles(_mm256_srli_epi16(a, 4)); }
 static inline vb offset_wide(vb a) { return _mm256_xor_si256(a, _mm256_set1_epi8(-128)); }
+// Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
+// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+template <int B>
+static inline vb layers(const uint8_t *p, int column) {
+  return _mm256_srl_epi64(load_bytes(p), _mm_cvtsi32_si128(B * (column / 32)));
+}
+template <int S>
+static inline vb halves_of_blocks(const uint8_t *p, int column) {
+  const vb twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p + column / 32 * S)));
+  return _mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 0, 4, 4));
+}
+template <int S>
+static inline vb bytes_of_blocks(const uint8_t *p, int column) { return load_bytes(p + column / 32 * S); }
+template <int S>
+static inline vb fifth_bits(const uint8_t *p, int column) {
+  int32_t word;
+  memcpy(&word, p + column / 32 * S, 4);
+  const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
+  const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), spread), bit);
+  return _mm256_and_si256(_mm256_cmpeq_epi8(found, bit), _mm256_set1_epi8(16));
+}
+static inline vb set1_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
+static inline vb flip(vb a, int bits) { return _mm256_xor_si256(a, set1_byte(bits)); }
+static inline float half(uint16_t bits) { return _cvtsh_ss(bits); }
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i *>(table))), a);

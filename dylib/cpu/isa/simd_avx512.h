@@ -83,6 +83,41 @@ static inline vb broadcast4(const void *p) {
 static inline vb low_nibbles(vb a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 static inline vb high_nibbles(vb a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
 static inline vb offset_wide(vb a) { return a; }
+// Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
+// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+template <int B>
+static inline vb layers(const uint8_t *p, int column) {
+  const vb both = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+  const int shift = B * (column / 32);
+  return _mm512_srlv_epi64(both, _mm512_add_epi64(_mm512_set1_epi64(shift), _mm512_setr_epi64(0, 0, 0, 0, B, B, B, B)));
+}
+static inline __m256i load_twice(const uint8_t *p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+template <int S>
+static inline vb halves_of_blocks(const uint8_t *p, int column) {
+  p += column / 32 * S;
+  const vb blocks = _mm512_inserti64x4(_mm512_castsi256_si512(load_twice(p)), load_twice(p + S), 1);
+  return _mm512_srlv_epi64(blocks, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
+}
+template <int S>
+static inline vb bytes_of_blocks(const uint8_t *p, int column) {
+  p += column / 32 * S;
+  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(first), _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p + S)), 1);
+}
+template <int S>
+static inline vb fifth_bits(const uint8_t *p, int column) {
+  p += column / 32 * S;
+  uint32_t first, second;
+  memcpy(&first, p, 4);
+  memcpy(&second, p + S, 4);
+  return _mm512_maskz_set1_epi8(first | static_cast<uint64_t>(second) << 32, 16);
+}
+static inline vb set1_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
+static inline vb flip(vb a, int bits) { return _mm512_xor_si512(a, set1_byte(bits)); }
+static inline float half(uint16_t bits) { return _cvtsh_ss(bits); }
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i *>(table))), a);

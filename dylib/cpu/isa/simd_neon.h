@@ -101,6 +101,30 @@ static inline vb broadcast4(const void *p) {
 static inline vb low_nibbles(vb a) { return vandq_u8(a, vdupq_n_u8(15)); }
 static inline vb high_nibbles(vb a) { return vshrq_n_u8(a, 4); }
 static inline vb offset_wide(vb a) { return veorq_u8(a, vdupq_n_u8(0x80)); }
+// Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
+// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+template <int B>
+static inline vb layers(const uint8_t *p, int column) {
+  return vshlq_u8(vld1q_u8(p + column % 32), vdupq_n_s8(static_cast<int8_t>(-B * (column / 32))));
+}
+template <int S>
+static inline vb halves_of_blocks(const uint8_t *p, int column) {
+  return vshlq_u8(vld1q_u8(p + column / 32 * S), vdupq_n_s8(column % 32 == 0 ? 0 : -4));
+}
+template <int S>
+static inline vb bytes_of_blocks(const uint8_t *p, int column) { return vld1q_u8(p + column / 32 * S + column % 32); }
+template <int S>
+static inline vb fifth_bits(const uint8_t *p, int column) {
+  p += column / 32 * S + column % 32 / 8;
+  const vb bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201ull));
+  return vandq_u8(vtstq_u8(vcombine_u8(vdup_n_u8(p[0]), vdup_n_u8(p[1])), bit), vdupq_n_u8(16));
+}
+static inline vb set1_byte(int x) { return vdupq_n_u8(static_cast<uint8_t>(x)); }
+static inline vb flip(vb a, int bits) { return veorq_u8(a, set1_byte(bits)); }
+static inline float half(uint16_t bits) {
+  return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
+}
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) { return vqtbl1q_u8(vld1q_u8(table), a); }
 // Codes of at most 7 bits times signed activations.

@@ -86,6 +86,32 @@ static inline vb broadcast4(const void *p) { vb r; MB_EACH memcpy(r.v + 4 * i, p
 static inline vb low_nibbles(vb a) { for (uint8_t &b : a.v) b &= 15; return a; }
 static inline vb high_nibbles(vb a) { for (uint8_t &b : a.v) b >>= 4; return a; }
 static inline vb offset_wide(vb a) { return a; }
+// Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
+// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+template <int B>
+static inline vb layers(const uint8_t *p, int column) {
+  vb r;
+  for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>(p[i] >> B * (column / 32));
+  return r;
+}
+template <int S>
+static inline vb halves_of_blocks(const uint8_t *p, int column) {
+  vb r;
+  for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>(p[column / 32 * S + i % 16] >> i / 16 * 4);
+  return r;
+}
+template <int S>
+static inline vb bytes_of_blocks(const uint8_t *p, int column) { return load_bytes(p + column / 32 * S); }
+template <int S>
+static inline vb fifth_bits(const uint8_t *p, int column) {
+  vb r;
+  for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>((p[column / 32 * S + i / 8] >> i % 8 & 1) << 4);
+  return r;
+}
+static inline vb set1_byte(int x) { vb r; memset(r.v, x, sizeof r.v); return r; }
+static inline vb flip(vb a, int bits) { for (uint8_t &b : a.v) b ^= static_cast<uint8_t>(bits); return a; }
+static inline float half(uint16_t bits) { return to_float(F16{bits}); }
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) { for (uint8_t &b : a.v) b = table[b & 15]; return a; }
 // Codes of at most 7 bits times signed activations.

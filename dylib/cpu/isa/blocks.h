@@ -1,0 +1,266 @@
+// blocks.h: blocks of GGUF and the 4-bit floating-point modes of MLX as codes of one byte each with f32 scales and biases: w =
+// scale * code + bias. Products of scale and code are exact in f32, and where a format has no minimum the bias is -middle *
+// scale, so that the sum is exact too: a weight is rounded at most once, as its format says.
+//
+// Each format is a struct that reads a run of kRun columns, a block of 256 or eight of 32, which begins at p:
+//   codes(p, column)                vector of the codes of columns [column, column + kBytes), a multiple of kBytes
+//   scales(p, extra, n, s, b)       scales and biases of its first n groups; `extra` are the scale bytes of MLX's modes
+#pragma once
+#include "functions.h"
+
+namespace mb {
+namespace MB_ISA {
+namespace {
+
+constexpr int kCodeBytes = 4 * kLanes;  // of a vector
+
+// What 4-bit codes stand for, with the middle of the range of bytes added.
+alignas(16) constexpr uint8_t kIq4Codes[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+// e2m1 numbers doubled, and 16 added.
+alignas(16) constexpr uint8_t kE2m1Codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
+
+inline uint16_t word_at(const uint8_t *p) {
+  uint16_t w;
+  memcpy(&w, p, 2);
+  return w;
+}
+inline uint32_t word32_at(const uint8_t *p) {
+  uint32_t w;
+  memcpy(&w, p, 4);
+  return w;
+}
+inline float half_at(const uint8_t *p) { return half(word_at(p)); }
+
+inline void centre(const float *scales, int64_t n, float middle, float *biases) {
+  for (int64_t i = 0; i < n; i++) biases[i] = -middle * scales[i];
+}
+
+inline vb low_bits(vb a, int mask) { return both(a, set1_byte(mask)); }
+
+// Blocks of 32 of B bytes with a half at their start and codes from byte `At` on.
+template <int B, int At>
+struct Blocks {
+  static constexpr int kGroup = 32, kColumns = 32, kBlockBytes = B;
+  static inline vb nibbles(const uint8_t *p, int column) { return low_bits(halves_of_blocks<B>(p + At, column), 15); }
+  static inline void halves(const uint8_t *p, int at, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = half_at(p + i * B + at);
+  }
+};
+
+struct Q4_0 : Blocks<18, 2> {
+  static constexpr int kBits = 4;
+  static inline vb codes(const uint8_t *p, int column) { return nibbles(p, column); }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
+    halves(p, 0, n, s);
+    centre(s, n, 8, b);
+  }
+};
+
+struct Q4_1 : Blocks<20, 4> {
+  static constexpr int kBits = 4;
+  static inline vb codes(const uint8_t *p, int column) { return nibbles(p, column); }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
+    halves(p, 0, n, s);
+    halves(p, 2, n, b);
+  }
+};
+
+struct Q5_0 : Blocks<22, 6> {
+  static constexpr int kBits = 5;
+  static inline vb codes(const uint8_t *p, int column) {
+    return either(nibbles(p, column), fifth_bits<22>(p + 2, column));
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
+    halves(p, 0, n, s);
+    centre(s, n, 16, b);
+  }
+};
+
+struct Q5_1 : Blocks<24, 8> {
+  static constexpr int kBits = 5;
+  static inline vb codes(const uint8_t *p, int column) {
+    return either(nibbles(p, column), fifth_bits<24>(p + 4, column));
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
+    halves(p, 0, n, s);
+    halves(p, 2, n, b);
+  }
+};
+
+struct Q8_0 : Blocks<34, 2> {
+  static constexpr int kBits = 8;
+  static inline vb codes(const uint8_t *p, int column) { return flip(bytes_of_blocks<34>(p + 2, column), 0x80); }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
+    halves(p, 0, n, s);
+    centre(s, n, 128, b);
+  }
+};
+
+struct Iq4Nl : Blocks<18, 2> {
+  static constexpr int kBits = 8;
+  static inline vb codes(const uint8_t *p, int column) { return lookup16(kIq4Codes, nibbles(p, column)); }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
+    halves(p, 0, n, s);
+    centre(s, n, 128, b);
+  }
+};
+
+// Blocks of 256. Codes lie in layers: 32 columns for each 4, 2 or 1 bits of 32 bytes.
+
+// Eight 6-bit scales and minimums in twelve bytes.
+inline void six_bit_scales(const uint8_t *packed, float d, float least, float *s, float *b) {
+  const uint32_t x = word32_at(packed), y = word32_at(packed + 4), z = word32_at(packed + 8);
+  const uint64_t scales = (x & 0x3f3f3f3f) | uint64_t((z & 0x0f0f0f0f) | (x >> 2 & 0x30303030)) << 32;
+  const uint64_t minimums = (y & 0x3f3f3f3f) | uint64_t((z >> 4 & 0x0f0f0f0f) | (y >> 2 & 0x30303030)) << 32;
+  for (int j = 0; j < 8; j++) {
+    s[j] = d * static_cast<float>(scales >> 8 * j & 0xff);
+    b[j] = -least * static_cast<float>(minimums >> 8 * j & 0xff);
+  }
+}
+
+struct Q2K {
+  static constexpr int kBits = 2, kGroup = 16, kColumns = 256, kBlockBytes = 84;
+  static inline vb codes(const uint8_t *p, int column) {
+    return low_bits(layers<2>(p + 16 + column / 128 * 32, column % 128), 3);
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+    const float d = half_at(p + 80), least = half_at(p + 82);
+    for (int j = 0; j < 16; j++) {
+      s[j] = d * static_cast<float>(p[j] & 15);
+      b[j] = -least * static_cast<float>(p[j] >> 4);
+    }
+  }
+};
+
+struct Q3K {
+  static constexpr int kBits = 3, kGroup = 16, kColumns = 256, kBlockBytes = 110;
+  static inline vb codes(const uint8_t *p, int column) {
+    const vb low = low_bits(layers<2>(p + 32 + column / 128 * 32, column % 128), 3);
+    return either(low, shift_left64<2>(low_bits(layers<1>(p, column), 1)));
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+    const float d = half_at(p + 108);
+    const uint8_t *packed = p + 96;
+    for (int j = 0; j < 16; j++) {
+      const int low = j < 8 ? packed[j] & 15 : packed[j - 8] >> 4, high = packed[8 + j % 4] >> 2 * (j / 4) & 3;
+      s[j] = d * static_cast<float>((low | high << 4) - 32);
+    }
+    centre(s, 16, 4, b);
+  }
+};
+
+struct Q4K {
+  static constexpr int kBits = 4, kGroup = 32, kColumns = 256, kBlockBytes = 144;
+  static inline vb codes(const uint8_t *p, int column) {
+    return low_bits(layers<4>(p + 16 + column / 64 * 32, column % 64), 15);
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+    six_bit_scales(p + 4, half_at(p), half_at(p + 2), s, b);
+  }
+};
+
+struct Q5K {
+  static constexpr int kBits = 5, kGroup = 32, kColumns = 256, kBlockBytes = 176;
+  static inline vb codes(const uint8_t *p, int column) {
+    const vb low = low_bits(layers<4>(p + 48 + column / 64 * 32, column % 64), 15);
+    return either(low, shift_left64<4>(low_bits(layers<1>(p + 16, column), 1)));
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+    six_bit_scales(p + 4, half_at(p), half_at(p + 2), s, b);
+  }
+};
+
+struct Q6K {
+  static constexpr int kBits = 6, kGroup = 16, kColumns = 256, kBlockBytes = 210;
+  static inline vb codes(const uint8_t *p, int column) {
+    const uint8_t *low = p + column / 128 * 64 + column % 64, *high = p + 128 + column / 128 * 32;
+    const vb bytes = load_bytes(low), four = column % 128 < 64 ? low_nibbles(bytes) : high_nibbles(bytes);
+    return either(four, shift_left64<4>(low_bits(layers<2>(high, column % 128), 3)));
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+    const float d = half_at(p + 208);
+    for (int j = 0; j < 16; j++) s[j] = d * static_cast<float>(static_cast<int8_t>(p[192 + j]));
+    centre(s, 16, 32, b);
+  }
+};
+
+struct Iq4Xs {
+  static constexpr int kBits = 8, kGroup = 32, kColumns = 256, kBlockBytes = 136;
+  static inline vb codes(const uint8_t *p, int column) {
+    return lookup16(kIq4Codes, low_bits(halves_of_blocks<16>(p + 8, column), 15));
+  }
+  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+    const float d = half_at(p);
+    const uint32_t low = word32_at(p + 4), high = word_at(p + 2);
+    for (int j = 0; j < 8; j++) s[j] = d * static_cast<float>(static_cast<int>((low >> 4 * j & 15) | (high >> 2 * j & 3) << 4) - 32);
+    centre(s, 8, 128, b);
+  }
+};
+
+// 2^(byte - 127)
+inline float e8m0(uint32_t byte) { return float_from_bits(byte == 0 ? 0x00400000u : byte << 23); }
+
+inline float e4m3(uint32_t byte) {
+  if ((byte & 0x7f) == 0x7f) return float_from_bits(0x7fc00000);
+  return 256.0f * half(static_cast<uint16_t>((byte & 0x80) << 8 | (byte & 0x7f) << 7));
+}
+
+// kRun / 2 bytes of codes with readable bytes behind them.
+struct E2m1 {
+  static constexpr int kBits = 5, kColumns = 16, kBlockBytes = 8;
+  static inline vb codes(const uint8_t *p, int column) { return lookup16(kE2m1Codes, spread_codes<4>(p + column / 2)); }
+};
+
+struct Mxfp4 : E2m1 {
+  static constexpr int kGroup = 32;
+  static inline void scales(const uint8_t *, const uint8_t *extra, int64_t n, float *s, float *b) {
+    for (int64_t i = 0; i < n; i++) s[i] = 0.5f * e8m0(extra[i]);
+    centre(s, n, 16, b);
+  }
+};
+
+struct Nvfp4 : E2m1 {
+  static constexpr int kGroup = 16;
+  static inline void scales(const uint8_t *, const uint8_t *extra, int64_t n, float *s, float *b) {
+    for (int64_t i = 0; i < n; i++) s[i] = 0.5f * e4m3(extra[i]);
+    centre(s, n, 16, b);
+  }
+};
+
+// Calls f with the format's struct.
+template <class F>
+inline auto with_blocks(Format format, const F &f) {
+  switch (format) {
+    case kQ4_0: return f(Q4_0());
+    case kQ4_1: return f(Q4_1());
+    case kQ5_0: return f(Q5_0());
+    case kQ5_1: return f(Q5_1());
+    case kQ8_0: return f(Q8_0());
+    case kQ2K: return f(Q2K());
+    case kQ3K: return f(Q3K());
+    case kQ4K: return f(Q4K());
+    case kQ5K: return f(Q5K());
+    case kQ6K: return f(Q6K());
+    case kIq4Nl: return f(Iq4Nl());
+    case kIq4Xs: return f(Iq4Xs());
+    case kMxfp4: return f(Mxfp4());
+    default: return f(Nvfp4());
+  }
+}
+
+// Where the run from column k on is read: where it lies, or a padded copy if it is the last of its row, whose vectors might
+// reach beyond the weight.
+struct RunBytes {
+  alignas(64) uint8_t copy[kRun / 32 * 34 + 64];
+  template <class B>
+  inline const uint8_t *find(const uint8_t *row, int64_t k, int64_t columns) {
+    const uint8_t *run = row + k / B::kColumns * B::kBlockBytes;
+    if (B::kColumns == kRun || columns - k > kRun) return run;
+    memcpy(copy, run, static_cast<size_t>((columns - k) / B::kColumns * B::kBlockBytes));
+    return copy;
+  }
+};
+
+}  // namespace
+}  // namespace MB_ISA
+}  // namespace mb
