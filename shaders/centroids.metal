@@ -26,7 +26,7 @@ template <uint32_t W, uint32_t S>
   const uint candidate = (tg.x * 8 + simdgroup) * 2 + lane / 16;
   const uint c = min(candidate, candidates - 1);
   const uint token = ordering[ulong(centroids[tg.y * p.chosen + c / p.each]) * p.each + c % p.each];
-  const ProductRows rows = product_rows<S>(table, scales, biases, p.row, min(token, p.tokens - 1), 0, 1);
+  const ProductRows rows = product_rows<W, S>(table, scales, biases, p.row, min(token, p.tokens - 1), 0, 1);
   float acc[1];
   multiply_rows<W, S, 1>(rows, p.row, 0, 1, lane, u + ulong(tg.y) * (p.row.row_floats / 4), acc);
   const float v = half_sum<1>(acc, lane);
@@ -102,3 +102,16 @@ INSTANTIATE_AFFINE_CENTROIDS(4)
 INSTANTIATE_AFFINE_CENTROIDS(5)
 INSTANTIATE_AFFINE_CENTROIDS(6)
 INSTANTIATE_AFFINE_CENTROIDS(8)
+INSTANTIATE_CENTROIDS(q4_0, kAffine + 4, kSymmetric)
+INSTANTIATE_CENTROIDS(q5_0, kAffine + 5, kSymmetric)
+INSTANTIATE_CENTROIDS(q8_0, kAffine + 8, kSymmetric)
+INSTANTIATE_CENTROIDS(q2_k, kFine + kAffine + 2, kMinimums)
+INSTANTIATE_CENTROIDS(q3_k, kFine + kAffine + 3, kSigned)
+INSTANTIATE_CENTROIDS(q4_k, kAffine + 4, kMinimums)
+INSTANTIATE_CENTROIDS(q5_k, kAffine + 5, kMinimums)
+INSTANTIATE_CENTROIDS(q6_k, kFine + kAffine + 6, kSigned)
+INSTANTIATE_CENTROIDS(iq4_nl, kIq4, kSymmetric)
+INSTANTIATE_CENTROIDS(iq4_xs, kIq4, kSigned)
+INSTANTIATE_CENTROIDS(mxfp4, kE2m1, kPowers)
+INSTANTIATE_CENTROIDS(mxfp8, kE4m3, kPowers)
+INSTANTIATE_CENTROIDS(nvfp4, kFine + kE2m1, kBytes)

@@ -4,7 +4,7 @@
 #include "rows_params.h"
 #include "weights.h"
 
-// Column `column` of a table row that begins at `row`; scales and biases begin at element `scale_row`. The code is cut from
+// Column `column` of a table row that begins at `row`; its scales begin at element `scale_row`. The code is cut from
 // the two bytes that hold it.
 template <uint32_t W, uint32_t S>
 static inline float table_value(
@@ -18,11 +18,12 @@ static inline float table_value(
   const uint bit = column * bits;
   const uint last = (bit + bits - 1) / 8;
   const uint two = uint(row[bit / 8]) | uint(row[last]) << 8 * (last - bit / 8);
-  const float code = float(two >> bit % 8 & ((1u << (bits & 31)) - 1));
+  const uint code_bits = two >> bit % 8 & ((1u << (bits & 31)) - 1);
+  const float code = has_book(W) ? book_value<W>(code_bits) : float(code_bits);
   const uint group = column >> t.group_shift;
-  device const uchar* scale_at = scales + scale_row * (S == kF32 ? 4 : 2);
-  device const uchar* bias_at = biases + scale_row * (S == kF32 ? 4 : 2);
-  return fma(load_as<S>(scale_at, group), code, load_as<S>(bias_at, group));
+  const uint scale = load_scale<S>(scales + scale_row * scale_bytes(S), group);
+  const uint bias = load_bias<W, S>(biases + bias_offset<W, S>(scale_row), group);
+  return fma(scale_of<W, S>(scale, bias), code, bias_of<W, S>(scale, bias));
 }
 
 #define TABLE \
@@ -132,3 +133,16 @@ INSTANTIATE_AFFINE_TABLE(4)
 INSTANTIATE_AFFINE_TABLE(5)
 INSTANTIATE_AFFINE_TABLE(6)
 INSTANTIATE_AFFINE_TABLE(8)
+INSTANTIATE_TABLE(q4_0, kAffine + 4, kSymmetric)
+INSTANTIATE_TABLE(q5_0, kAffine + 5, kSymmetric)
+INSTANTIATE_TABLE(q8_0, kAffine + 8, kSymmetric)
+INSTANTIATE_TABLE(q2_k, kFine + kAffine + 2, kMinimums)
+INSTANTIATE_TABLE(q3_k, kFine + kAffine + 3, kSigned)
+INSTANTIATE_TABLE(q4_k, kAffine + 4, kMinimums)
+INSTANTIATE_TABLE(q5_k, kAffine + 5, kMinimums)
+INSTANTIATE_TABLE(q6_k, kFine + kAffine + 6, kSigned)
+INSTANTIATE_TABLE(iq4_nl, kIq4, kSymmetric)
+INSTANTIATE_TABLE(iq4_xs, kIq4, kSigned)
+INSTANTIATE_TABLE(mxfp4, kE2m1, kPowers)
+INSTANTIATE_TABLE(mxfp8, kE4m3, kPowers)
+INSTANTIATE_TABLE(nvfp4, kFine + kE2m1, kBytes)

@@ -53,7 +53,7 @@ template <uint32_t W, uint32_t S>
   const bool second = geglu && side == 1;
   const uint base = (tg.y * groups + simdgroup / p.slices) * outputs + (geglu ? 0 : side * kExpertHalfRows);
   const uint within = second ? p.expert.first1 : p.expert.first0;
-  const ProductRows rows = product_rows<S>(
+  const ProductRows rows = product_rows<W, S>(
       second ? w1 : w0, second ? scales1 : scales0, second ? biases1 : biases0, p.row,
       ulong(expert) * p.expert.height + within, base, p.n);
   float acc[kExpertHalfRows];
@@ -107,7 +107,7 @@ template <uint32_t W, uint32_t S>
       acc[i] = 0.0f;
     }
     if (first + simdgroup < slots && expert < p.expert.experts) {
-      const ProductRows rows = product_rows<S>(
+      const ProductRows rows = product_rows<W, S>(
           w0, scales0, biases0, p.row, ulong(expert) * p.expert.height, tg.y * outputs + lane / 16 * kExpertHalfRows, p.n);
       multiply_rows<W, S, kExpertHalfRows>(
           rows, p.row, 0, 1, lane, u + ulong(pair) * (p.row.row_floats / 4), acc);
@@ -211,9 +211,9 @@ template <uint32_t W, uint32_t S, typename T>
   const ulong at = ulong(tile.expert) * p.expert.height + first_row + n;
   TileWeights weights;
   weights.w = (second ? w1 : w0) + at * p.matmul.row_bytes;
-  const ulong scale_bytes = at * p.matmul.scale_columns * (S == kF32 ? 4 : 2);
-  weights.scales = (second ? scales1 : scales0) + scale_bytes;
-  weights.biases = (second ? biases1 : biases0) + scale_bytes;
+  const ulong first_scale = at * p.matmul.scale_columns;
+  weights.scales = (second ? scales1 : scales0) + first_scale * scale_bytes(S);
+  weights.biases = (second ? biases1 : biases0) + bias_offset<W, S>(first_scale);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   TileRows<T, M> rows;
   #pragma clang loop unroll(full)

@@ -42,9 +42,9 @@ template <uint32_t W, uint32_t S, typename T, uint M, uint N>
   const uint n = min(first_n + w_row % outputs, of_matrix(matrix, p.n0, p.n1, p.n2) - 1);
   TileWeights weights;
   weights.w = of_matrix(matrix, w0, w1, w2) + ulong(n) * p.row_bytes;
-  const ulong scale_bytes = ulong(n) * p.scale_columns * (S == kF32 ? 4 : 2);
-  weights.scales = of_matrix(matrix, scales0, scales1, scales2) + scale_bytes;
-  weights.biases = of_matrix(matrix, biases0, biases1, biases2) + scale_bytes;
+  const ulong first_scale = ulong(n) * p.scale_columns;
+  weights.scales = of_matrix(matrix, scales0, scales1, scales2) + first_scale * scale_bytes(S);
+  weights.biases = of_matrix(matrix, biases0, biases1, biases2) + bias_offset<W, S>(first_scale);
   TileRows<T, M> rows;
   #pragma clang loop unroll(full)
   for (uint i = 0; i < eights_each<T, M>(); i++) {

@@ -59,8 +59,8 @@ struct TileWeights {
 template <uint32_t W, typename T, uint M, uint N>
 struct TilePart {
   uint words[column_words<W, columns_each<T, N>()>()];
-  uint scale;
-  uint bias;
+  uint scale[column_scales<W, columns_each<T, N>()>()];
+  uint bias[column_scales<W, columns_each<T, N>()>()];
   uint4 eights[eights_each<T, M>() * eight_words<T>()];
 };
 
@@ -89,8 +89,11 @@ static inline void load_part(
   load_columns<W, columns>(weights.w, min(at, last), p.k, p.whole != 0, part.words);
   if (is_affine(W)) {
     const uint group = min(at, last) * columns >> p.group_shift;
-    part.scale = load_stored<S>(weights.scales, group);
-    part.bias = load_stored<S>(weights.biases, group);
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < column_scales<W, columns>(); i++) {
+      part.scale[i] = load_scale<S>(weights.scales, group + i);
+      part.bias[i] = load_bias<W, S>(weights.biases, group + i);
+    }
   }
   #pragma clang loop unroll(full)
   for (uint i = 0; i < eights_each<T, M>(); i++) {
@@ -113,8 +116,14 @@ static inline void store_part(
       store_eight(part.eights + i * eight_words<T>(), u_tile + at / row_eights * stride + at % row_eights * 8);
     }
   }
-  const float scale = is_affine(W) ? stored_float<S>(part.scale) : 1.0f;
-  const float bias = is_affine(W) ? stored_float<S>(part.bias) : 0.0f;
+  constexpr uint scale_quads = columns / 4 / column_scales<W, columns>();
+  float scale[column_scales<W, columns>()];
+  float bias[column_scales<W, columns>()];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < column_scales<W, columns>(); i++) {
+    scale[i] = is_affine(W) ? scale_of<W, S>(part.scale[i], part.bias[i]) : 1.0f;
+    bias[i] = is_affine(W) ? bias_of<W, S>(part.scale[i], part.bias[i]) : 0.0f;
+  }
   threadgroup vec<T, 4>* to = (threadgroup vec<T, 4>*)(w_tile + tid / parts * stride + tid % parts * columns);
   #pragma clang loop unroll(full)
   for (uint q = 0; q < columns / 4; q++) {
@@ -122,7 +131,7 @@ static inline void store_part(
         element_at<W>(part.words, exponent, 4 * q), element_at<W>(part.words, exponent, 4 * q + 1),
         element_at<W>(part.words, exponent, 4 * q + 2), element_at<W>(part.words, exponent, 4 * q + 3));
     if (is_affine(W)) {
-      v = fma(v, float4(scale), float4(bias));
+      v = fma(v, float4(scale[q / scale_quads]), float4(bias[q / scale_quads]));
     }
     to[q] = vec<T, 4>(v);
   }

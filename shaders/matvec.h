@@ -43,8 +43,8 @@ static inline void load_chunks(
     if (is_affine(W)) {
       load_words<W>(data, at, to.words + i * n);
       const uint group = row * p.scale_columns + (at * chunk_columns(W) >> p.group_shift);
-      to.scale[i] = load_stored<S>(rows.scales, group);
-      to.bias[i] = load_stored<S>(rows.biases, group);
+      to.scale[i] = load_scale<S>(rows.scales, group);
+      to.bias[i] = load_bias<W, S>(rows.biases, group);
     } else if (p.whole != 0) {
       load_words<W>(data, at, to.words + i * n);
     } else {
@@ -134,8 +134,8 @@ static inline void accumulate(
     }
     #pragma clang loop unroll(full)
     for (uint i = 0; i < NR; i++) {
-      const float scale = is_affine(W) ? stored_float<S>(chunks.scale[i]) : 0.0f;
-      const float bias = is_affine(W) ? stored_float<S>(chunks.bias[i]) : 0.0f;
+      const float scale = is_affine(W) ? scale_of<W, S>(chunks.scale[i], chunks.bias[i]) : 0.0f;
+      const float bias = is_affine(W) ? bias_of<W, S>(chunks.scale[i], chunks.bias[i]) : 0.0f;
       acc[r * NR + i] = is_affine(W) ? fma(bias, sum[r], fma(scale, part[r * NR + i], acc[r * NR + i])) : part[r * NR + i];
     }
   }
@@ -215,7 +215,7 @@ static inline void finish_rows(
   #pragma clang loop unroll(full)
   for (uint r = 0; r < R; r++) {
     total[r] = lanes_sum<NR>(acc + r * NR, lane);
-    if (is_affine(W)) {
+    if (factor_bits(W) != 0) {
       total[r] *= as_type<float>(kCodeUnscaleBits);
     }
   }
@@ -280,7 +280,7 @@ static inline void stage_quad(float4 u, float4 factor, threadgroup float4* to, t
   *to = u * factor;
   const float sum = chunk_sum(u, quads == 4 ? 4 : 5);
   if (tid % quads == 0) {
-    *sum_to = sum * as_type<float>(kCodeScaleBits);
+    *sum_to = factor_bits(W) != 0 ? sum * as_type<float>(kCodeScaleBits) : sum;
   }
 }
 
@@ -333,7 +333,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
   // Blocks divide kStreamThreads, so a thread's quads lie kStreamThreads apart in chunked order too.
   const uint first_staged = chunked_quad(tid, shift, kStagedStride);
   const uint sum_slot = tid / (columns / 4);
-  const float4 factor = code_factors(is_affine(W) ? bits_of(W) : 0, tid % (columns / 4));
+  const float4 factor = code_factors(factor_bits(W), tid % (columns / 4));
   StreamFactors factors;
   if (held_row) {
     held_u(h_out, p.stream, stores_h, partial, tid, simdgroup, lane, held);

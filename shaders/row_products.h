@@ -18,16 +18,16 @@ struct ProductRows {
 };
 
 // The matrix whose first row is row `row` of a tensor.
-template <uint32_t S>
+template <uint32_t W, uint32_t S>
 static inline ProductRows product_rows(
     device const uchar* w, device const uchar* scales, device const uchar* biases, constant RowParams& p, ulong row, uint base,
     uint n)
 {
   ProductRows rows;
-  const ulong scale_bytes = row * p.scale_columns * (S == kF32 ? 4 : 2);
+  const ulong first_scale = row * p.scale_columns;
   rows.w = w + row * p.row_bytes;
-  rows.scales = scales + scale_bytes;
-  rows.biases = biases + scale_bytes;
+  rows.scales = scales + first_scale * scale_bytes(S);
+  rows.biases = biases + bias_offset<W, S>(first_scale);
   rows.base = base;
   rows.n = n;
   return rows;
@@ -40,18 +40,6 @@ struct ProductChunks {
   uint scale[NR];
   uint bias[NR];
 };
-
-template <uint32_t S>
-static inline uint stored_bits(device const uchar* data, uint i) {
-  return S == kF32 ? ((device const uint*)data)[i] : uint(((device const ushort*)data)[i]);
-}
-template <uint32_t S>
-static inline float float_of_bits(uint bits) {
-  if (S == kF32) {
-    return as_type<float>(bits);
-  }
-  return S == kF16 ? float(as_type<half>(ushort(bits))) : from_bf16(ushort(bits));
-}
 
 // Chunk `chunk` of each row; beyond the end the last one, which is then multiplied by the zeros that pad u.
 template <uint32_t W, uint32_t S, uint NR>
@@ -67,8 +55,8 @@ static inline void load_products(
     if (is_affine(W)) {
       load_words<W>(data, at, to.words + i * n);
       const uint group = row * p.scale_columns + (at * chunk_columns(W) >> p.group_shift);
-      to.scale[i] = stored_bits<S>(rows.scales, group);
-      to.bias[i] = stored_bits<S>(rows.biases, group);
+      to.scale[i] = load_scale<S>(rows.scales, group);
+      to.bias[i] = load_bias<W, S>(rows.biases, group);
     } else if (p.whole != 0) {
       load_words<W>(data, at, to.words + i * n);
     } else {
@@ -108,7 +96,8 @@ static inline void add_products(
   #pragma clang loop unroll(full)
   for (uint i = 0; i < NR; i++) {
     if (is_affine(W)) {
-      acc[i] = fma(float_of_bits<S>(chunks.bias[i]), all, fma(float_of_bits<S>(chunks.scale[i]), part[i], acc[i]));
+      const float scale = scale_of<W, S>(chunks.scale[i], chunks.bias[i]);
+      acc[i] = fma(bias_of<W, S>(chunks.scale[i], chunks.bias[i]), all, fma(scale, part[i], acc[i]));
     } else {
       acc[i] = part[i];
     }

@@ -7,20 +7,45 @@
 #include "common.h"
 #include "linear_params.h"
 
-// Weight formats as template arguments: the plain ones are kF32, kF16, kBF16; affine codes of b bits are kAffine + b.
+// Weight formats as template arguments: the plain ones are kF32, kF16, kBF16; codes of b bits that a scale and a bias belong to
+// are kAffine + b, with kFine where those belong to 16 columns and not to 32 at least. Codes with a book stand for its numbers.
 constant constexpr uint32_t kAffine = 16;
+constant constexpr uint32_t kFine = 32;
+constant constexpr uint32_t kIq4 = 64 + kAffine + 4;     // sixteen whole numbers
+constant constexpr uint32_t kE2m1 = 128 + kAffine + 4;   // floats of 4 bits, divided by kE2m1Unit
+constant constexpr uint32_t kE4m3 = 256 + kAffine + 8;   // floats of 8 bits, divided by kE4m3Unit
+constant constexpr float kE2m1Unit = 16384.0f;
+constant constexpr float kE4m3Unit = 256.0f;
 
 static constexpr bool is_affine(uint32_t w) { return w >= kAffine; }
-static constexpr uint bits_of(uint32_t w) { return w >= kAffine ? w - kAffine : w == kF32 ? 32 : 16; }
-// Columns of a chunk; affine groups are multiples of 32, so a chunk has one scale.
-static constexpr uint chunk_columns(uint32_t w) { return w == kF32 ? 4 : w < kAffine ? 8 : w == kAffine + 8 ? 16 : 32; }
-static constexpr uint chunk_words(uint32_t w) { return chunk_columns(w) * bits_of(w) / 32; }
+static constexpr bool is_fine(uint32_t w) { return w >= kAffine && (w & kFine) != 0; }
+static constexpr bool has_book(uint32_t w) { return w >= 64; }
+static constexpr uint bits_of(uint32_t w) { return w >= kAffine ? (w & 31) - kAffine : w == kF32 ? 32 : 16; }
+// Columns of a chunk, which has one scale.
+static constexpr uint chunk_columns(uint32_t w) {
+  return w == kF32 ? 4 : w < kAffine ? 8 : is_fine(w) || bits_of(w) == 8 ? 16 : 32;
+}
+static constexpr uint chunk_words(uint32_t w) { return (chunk_columns(w) * bits_of(w) + 31) / 32; }
+
+// Scale formats as template arguments: kF32, kF16 and kBF16 have biases beside them in the same format. With kSymmetric, halves,
+// and kSigned the middle of the codes stands for zero. A scale of kMinimums is two bytes, for scale and minimum, which belong to
+// two halves of 256 columns that lie in place of the biases; one of kSigned is a signed byte, which belongs to one half.
+// kPowers and kBytes are e8m0 and e4m3 numbers.
+constant constexpr uint32_t kSymmetric = 3;
+constant constexpr uint32_t kMinimums = 4;
+constant constexpr uint32_t kSigned = 5;
+constant constexpr uint32_t kPowers = 6;
+constant constexpr uint32_t kBytes = 7;
 
 // Words of whole chunk `chunk` of the row at `row`, which is aligned to a chunk or, for 3, 5 and 6 bits, to 4 or 8 bytes.
 template <uint32_t W>
 static inline void load_words(device const uchar* row, uint chunk, thread uint* words) {
   constexpr uint n = chunk_words(W);
-  if (n == 4) {
+  if (chunk_columns(W) * bits_of(W) % 32 != 0) {  // six bytes
+    device const ushort* halves = (device const ushort*)row + chunk * 3;
+    words[0] = uint(halves[0]) | uint(halves[1]) << 16;
+    words[1] = uint(halves[2]);
+  } else if (n == 4) {
     const uint4 v = ((device const uint4*)row)[chunk];
     words[0] = v.x;
     words[1] = v.y;
@@ -76,6 +101,72 @@ static inline float stored_float(uint bits) {
   return as_type<float>(F == kF32 ? bits : bits << 16);
 }
 
+// Bytes of a scale, and where the biases of a row begin whose scales begin at scale `first`.
+static constexpr uint scale_bytes(uint32_t s) { return s == kF32 ? 4 : s >= kSigned ? 1 : 2; }
+template <uint32_t W, uint32_t S>
+static inline ulong bias_offset(ulong first) {
+  constexpr uint shift = is_fine(W) ? 4 : 3;  // groups of 256 columns
+  return S <= kBF16 ? first * scale_bytes(S) : S == kMinimums ? (first >> shift) * 4 : S == kSigned ? (first >> shift) * 2 : 0;
+}
+
+// Scale i and what goes with it, as stored.
+template <uint32_t S>
+static inline uint load_scale(device const uchar* scales, uint i) {
+  return S >= kSigned ? uint(scales[i]) : load_stored<S>(scales, i);
+}
+template <uint32_t W, uint32_t S>
+static inline uint load_bias(device const uchar* biases, uint i) {
+  constexpr uint shift = is_fine(W) ? 4 : 3;
+  if (S <= kBF16) {
+    return load_stored<S>(biases, i);
+  }
+  return S == kMinimums ? ((device const uint*)biases)[i >> shift]
+      : S == kSigned ? uint(((device const ushort*)biases)[i >> shift]) : 0u;
+}
+
+static inline float half_bits(uint bits) { return float(as_type<half>(ushort(bits))); }
+
+// The scale and bias that a weight's code takes: w = scale · code + bias.
+template <uint32_t W, uint32_t S>
+static inline float scale_of(uint scale, uint bias) {
+  constexpr float unit = (W & ~kFine) == kE2m1 ? kE2m1Unit : W == kE4m3 ? kE4m3Unit : 1.0f;
+  if (S <= kBF16) {
+    return stored_float<S>(scale);
+  }
+  if (S == kMinimums) {
+    return half_bits(bias & 0xffffu) * float(scale & 0xffu);
+  }
+  if (S == kSigned) {
+    return half_bits(bias) * float(int(scale << 24) >> 24);
+  }
+  if (S == kPowers) {  // 2^-127 is taken as 0, as GPUs do with numbers that small
+    return as_type<float>(scale << 23) * unit;
+  }
+  return S == kBytes ? half_bits((scale & 0x7fu) << 7 | (scale & 0x80u) << 8) * (kE4m3Unit * unit) : half_bits(scale);
+}
+template <uint32_t W, uint32_t S>
+static inline float bias_of(uint scale, uint bias) {
+  if (S <= kBF16) {
+    return stored_float<S>(bias);
+  }
+  if (S == kMinimums) {
+    return -half_bits(bias >> 16) * float(scale >> 8);
+  }
+  return has_book(W) ? 0.0f : -float(1u << (bits_of(W) & 31) >> 1) * scale_of<W, S>(scale, bias);
+}
+
+// The number that a code stands for.
+template <uint32_t W>
+static inline float book_value(uint code) {
+  if (W == kIq4) {
+    const uint low = (code & 4) != 0 ? 0x766a5d4fu : 0x3f2d1801u;   // with 128 added
+    const uint high = (code & 4) != 0 ? 0xf1d9c5b5u : 0xa6998d81u;
+    const uint four = (code & 8) != 0 ? high : low;
+    return float((four >> (code & 3) * 8) & 0xffu) - 128.0f;
+  }
+  return W == kE4m3 ? half_bits((code & 0x7fu) << 7 | (code & 0x80u) << 8) : half_bits((code & 7u) << 9 | (code & 8u) << 12);
+}
+
 // Where code i of a chunk is taken from: bits [code_place, code_place + bits) of a word, of it shifted right by 16, or
 // of two joined.
 static constexpr uint code_word(uint bits, uint i) { return i * bits / 32; }
@@ -103,6 +194,10 @@ static inline uint code_bits(const thread uint* words, uint i) {
 // kernel: mask and power together are one instruction on NVIDIA's GPUs only where one of them lies in a register.
 template <uint32_t W>
 static inline float code_at(const thread uint* words, uint exponent, uint i) {
+  if (has_book(W)) {
+    constexpr uint bits = bits_of(W);
+    return book_value<W>(words[code_word(bits, i)] >> code_shift(bits, i) & ((1u << (bits & 31)) - 1));
+  }
   const uint at = code_place(bits_of(W), i);
   return as_type<float>(code_bits<W>(words, i) | (exponent - (at << 23))) - as_type<float>(kCodeExponent - (at << 23));
 }
@@ -117,8 +212,8 @@ static inline float code_factor(uint bits, uint i) {
   return as_type<float>((127 + kCodeShift - code_place(bits, i)) << 23);
 }
 template <uint32_t W>
-static inline float code_operand(const thread uint* words, uint, uint i) {
-  return as_type<float>(code_bits<W>(words, i));
+static inline float code_operand(const thread uint* words, uint exponent, uint i) {
+  return has_book(W) ? code_at<W>(words, exponent, i) : as_type<float>(code_bits<W>(words, i));
 }
 constant constexpr uint kCodeScaleBits = (127 + kCodeShift - 149) << 23;         // 2^-69
 constant constexpr uint kCodeUnscaleBits = (127 + 149 - kCodeShift) << 23;
@@ -131,6 +226,9 @@ static inline float code_operand(const thread uint* words, uint exponent, uint i
 constant constexpr uint kCodeScaleBits = 127u << 23;
 constant constexpr uint kCodeUnscaleBits = 127u << 23;
 #endif
+
+// Bits of codes that are multiplied as they lie; 0: of none.
+static constexpr uint factor_bits(uint32_t w) { return is_affine(w) && !has_book(w) ? bits_of(w) : 0; }
 
 // The factors of columns 4 i … 4 i + 3 of a chunk of affine codes of `bits` bits; bits 0: of a plain format.
 static inline float4 code_factors(uint bits, uint i) {
@@ -201,12 +299,19 @@ static inline void load_run(device const uchar* row, uint run, uint k, bool whol
 
 // Words of `columns` columns, 16 or 32, that a thread reads at once.
 template <uint32_t W, uint columns>
-static constexpr uint column_words() { return columns == chunk_columns(W) ? chunk_words(W) : columns / 16 * run_words(W); }
+static constexpr uint column_words() {
+  return is_fine(W) && columns == 32 ? bits_of(W) : columns == chunk_columns(W) ? chunk_words(W) : columns / 16 * run_words(W);
+}
+// Scales that belong to them.
+template <uint32_t W, uint columns>
+static constexpr uint column_scales() { return is_fine(W) ? columns / 16 : 1; }
 
 // Columns from `columns` · i on, the first in the lowest bits.
 template <uint32_t W, uint columns>
 static inline void load_columns(device const uchar* row, uint i, uint k, bool whole, thread uint* words) {
-  if (is_affine(W) && columns == chunk_columns(W)) {
+  if (is_fine(W) && columns == 32) {
+    load_words<W & ~kFine>(row, i, words);
+  } else if (is_affine(W) && columns == chunk_columns(W)) {
     load_words<W>(row, i, words);
   } else {
     #pragma clang loop unroll(full)

@@ -56,6 +56,10 @@ struct Kernels {
   // y[0, count) = columns [first, first + count) of one row of w; first is a multiple of w.group, of 256 for blocks of GGUF.
   void (*dequantize)(const Weight &w, int64_t row, int64_t first, int64_t count, float *y);
 
+  // Codes of `bits` bits in a byte each, scales and biases of columns [first, first + count) of one row of w, where it has codes
+  // and is not affine; first is a multiple of 256, count at most that, and `codes` has room for as many.
+  void (*unpack_run)(const Weight &w, int64_t row, int64_t first, int64_t count, uint8_t *codes, float *scales, float *biases);
+
   // ---- f32 matrix product ----
   // out[r * out_stride + c] = sum over k of a[r * a_stride + k] * w[c * w_stride + k], for r < rows, c < columns.
   // w is f32, f16 or bf16; strides are in elements.

@@ -30,7 +30,7 @@ Pinned &staging(std::unique_ptr<Pinned> &slot, const std::shared_ptr<Context> &c
 class CudaPass final : public Pass {
  public:
   CudaPass(std::unique_ptr<Plan> the_plan, std::shared_ptr<Shared> shared)
-      : shared_(std::move(shared)), lowering_(*the_plan, shared_->context->limits) {
+      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)), lowering_(*the_plan, shared_->context->limits) {
     plan = std::move(the_plan);
     for (const auto &buffer : plan->buffers) {
       if (dynamic_cast<CudaBuffer *>(buffer.get()) == nullptr) fail(MB_INVALID_ARGUMENT, "A buffer is not of this device.");
@@ -100,7 +100,7 @@ class CudaPass final : public Pass {
     const std::vector<gpu::Dispatch> dispatches =
         times_.empty() ? dispatches_of(gpu::longest_decode_shape(*plan)) : timed_dispatches_;
     return "{\"ops\":" + std::to_string(plan->ops.size()) + ",\"dispatches\":" + std::to_string(dispatches.size()) +
-           ",\"scratchBytes\":" + std::to_string(scratch_bytes_) + ",\"repackedBytes\":0,\"pipelines\":" + shared_->kernels.info() +
+           ",\"scratchBytes\":" + std::to_string(scratch_bytes_) + ",\"repackedBytes\":" + std::to_string(repacked_bytes_) + ",\"pipelines\":" + shared_->kernels.info() +
            ",\"kernels\":" + gpu::kernels_json(*plan, dispatches, times_) + "}";
   }
 
@@ -214,6 +214,7 @@ class CudaPass final : public Pass {
   }
 
   const std::shared_ptr<Shared> shared_;
+  const uint64_t repacked_bytes_;  // of weights in the layout of the kernels
   gpu::Lowering lowering_;
   std::list<Cached> cache_;  // most recently used first; touched by run() alone
   std::vector<Staged> staged_;
@@ -230,6 +231,7 @@ Shared::Shared(std::shared_ptr<Context> the_context, const std::string &ptx, boo
       kernels(the_context, ptx),
       input([the_context](uint64_t bytes) { return CudaBuffer::create(the_context, bytes); }, memory),
       scratch([the_context](uint64_t bytes) { return CudaBuffer::create(the_context, bytes); }, memory),
+      repacked([the_context](uint64_t bytes) { return CudaBuffer::create(the_context, bytes); }, memory),
       timed(time_kernels) {}
 
 std::unique_ptr<Pass> compile_cuda_pass(std::unique_ptr<Plan> plan, std::shared_ptr<Shared> shared) {

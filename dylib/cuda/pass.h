@@ -1,5 +1,6 @@
 // pass.h: a compiled plan of the CUDA device.
 #pragma once
+#include "../gpu/repack.h"
 #include "../gpu/scratch.h"
 #include "graph.h"
 
@@ -12,6 +13,7 @@ struct Shared {
   const std::shared_ptr<Context> context;
   Kernels kernels;
   gpu::SharedScratch<CudaBuffer> input, scratch;
+  gpu::Repacked repacked;
   std::unique_ptr<Pinned> input_staging, output_staging;  // grown when a run needs more
   const bool timed;                                       // each kernel, which then run one after another
 };

@@ -33,9 +33,10 @@ constexpr Row kTable[] = {
 
 void check_formats(const Op &op) {
   for (const Tensor *t : op.operands) {
-    if (t == nullptr || is_plain(t->format) || t->format == kAffine) continue;
-    fail(MB_UNSUPPORTED, "The GPU devices have no kernel of the op %s for weights in the format %s; use device \"cpu\".",
-         op_name(op.kind), format_traits(t->format)->name);
+    // A lane takes two groups of an nvfp4 row at once.
+    if (t == nullptr || t->format != kNvfp4 || t->dims[t->rank - 1] % 32 == 0) continue;
+    fail(MB_UNSUPPORTED, "The GPU devices have no kernel of the op %s for nvfp4 rows of %lld columns, which 32 does not divide; "
+         "use device \"cpu\".", op_name(op.kind), static_cast<long long>(t->dims[t->rank - 1]));
   }
 }
 
@@ -156,6 +157,7 @@ std::string weight_family_name(const Tensor &weight) {
     case kAffine: return "affine" + std::to_string(weight.bits);
     default: break;
   }
+  if (!is_plain(weight.format)) return format_traits(weight.format)->name;
   fail(MB_UNSUPPORTED, "The GPU devices have no kernels for weights in the format %s; use device \"cpu\".",
        format_traits(weight.format)->name);
 }

@@ -1,5 +1,5 @@
 // lower_rows.cpp: embed, per_layer_inputs, draft_input and gather: one dispatch each.
-#include "lower.h"
+#include "weight_layout.h"
 
 namespace mb::gpu {
 namespace {
@@ -9,17 +9,10 @@ namespace {
 TableParams table_params(const Tensor &table) {
   TableParams p{};
   p.width = static_cast<uint32_t>(table.dims[1]);
-  const bool affine = table.format == kAffine;
-  const uint64_t bits = affine ? table.bits : table.format == kF32 ? 32 : 16;
-  p.row_bytes = static_cast<uint32_t>(p.width * bits / 8);
-  if (affine) {
-    p.scale_columns = p.width / table.group;
-    while (1u << p.group_shift < table.group) p.group_shift++;
-    if (1u << p.group_shift != table.group) {
-      fail(MB_UNSUPPORTED, "The GPU kernels read affine tables in groups of a power of two, not %u. Use device \"cpu\".",
-           table.group);
-    }
-  }
+  const WeightLayout layout = weight_layout(table);
+  p.row_bytes = layout.row_bytes;
+  p.scale_columns = layout.scale_columns;
+  p.group_shift = layout.group_shift;
   return p;
 }
 

@@ -15,8 +15,8 @@ struct WeightLayout {
   uint32_t chunk;          // columns that a lane takes at once, as chunk_columns() in weights.h
   uint32_t chunks, blocks; // of a row
   uint32_t scale_columns, group_shift;
-  uint32_t code_bits;      // of affine codes; 0: a plain format
-  bool affine;
+  uint32_t code_bits;      // of codes that are multiplied as they lie; 0: of a plain format, or of codes with a book
+  bool affine;             // codes with scales
 
   bool whole(uint32_t columns) const { return k % columns == 0; }
   uint32_t columns() const { return blocks * kBlockChunks * chunk; }  // of a row of u in chunked order
@@ -28,13 +28,38 @@ inline uint32_t log2_of(uint32_t value) {
   return shift;
 }
 
+// Codes of a format as the kernels read them, blocks of GGUF after they are repacked. group 0: a plain format.
+struct Codes {
+  uint32_t bits, group;
+  bool book;  // they stand for the numbers of a book
+};
+
+inline Codes codes_of(const Tensor &w) {
+  switch (w.format) {
+    case kAffine: return {w.bits, w.group, false};
+    case kQ4_0:
+    case kQ4K: return {4, 32, false};
+    case kQ5_0:
+    case kQ5K: return {5, 32, false};
+    case kQ8_0: return {8, 32, false};
+    case kQ2K: return {2, 16, false};
+    case kQ3K: return {3, 16, false};
+    case kQ6K: return {6, 16, false};
+    case kIq4Nl:
+    case kIq4Xs:
+    case kMxfp4: return {4, 32, true};
+    case kNvfp4: return {4, 16, true};
+    case kMxfp8: return {8, 32, true};
+    default: return {0, 0, false};
+  }
+}
+
 // Throws Error(MB_UNSUPPORTED) for formats without kernels.
 inline WeightLayout weight_layout(const Tensor &w) {
   weight_format_name(w);
   WeightLayout l{};
   l.k = static_cast<uint32_t>(w.dims[w.rank - 1]);
-  l.affine = w.format == kAffine;
-  if (l.affine) {
+  if (w.format == kAffine) {
     const bool bits = w.bits == 2 || w.bits == 3 || w.bits == 4 || w.bits == 5 || w.bits == 6 || w.bits == 8;
     if (!bits || (w.group != 32 && w.group != 64 && w.group != 128)) {
       fail(MB_UNSUPPORTED,
@@ -42,13 +67,17 @@ inline WeightLayout weight_layout(const Tensor &w) {
            "of %u. Use device \"cpu\".",
            w.bits, w.group);
     }
-    l.code_bits = w.bits;
-    l.scale_columns = l.k / w.group;
-    l.group_shift = log2_of(w.group);
   }
-  const uint64_t bits = l.affine ? w.bits : w.format == kF32 ? 32 : 16;
+  const Codes codes = codes_of(w);
+  l.affine = codes.group != 0;
+  l.code_bits = codes.book ? 0 : codes.bits;
+  if (l.affine) {
+    l.scale_columns = l.k / codes.group;
+    l.group_shift = log2_of(codes.group);
+  }
+  const uint64_t bits = l.affine ? codes.bits : w.format == kF32 ? 32 : 16;
   l.row_bytes = static_cast<uint32_t>(l.k * bits / 8);
-  l.chunk = l.affine ? (w.bits == 8 ? 16 : 32) : w.format == kF32 ? 4 : 8;
+  l.chunk = l.affine ? (codes.bits == 8 || codes.group == 16 ? 16 : 32) : w.format == kF32 ? 4 : 8;
   l.chunks = divide_up(l.k, l.chunk);
   l.blocks = divide_up(l.chunks, kBlockChunks);
   return l;

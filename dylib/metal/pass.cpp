@@ -22,7 +22,7 @@ constexpr uint64_t kLeastInput = 65536;  // bytes
 class MetalPass final : public Pass {
  public:
   MetalPass(std::unique_ptr<Plan> the_plan, std::shared_ptr<Shared> shared)
-      : shared_(std::move(shared)), lowering_(*the_plan, shared_->context->limits) {
+      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)), lowering_(*the_plan, shared_->context->limits) {
     plan = std::move(the_plan);
     for (const auto &buffer : plan->buffers) {
       if (dynamic_cast<MetalBuffer *>(buffer.get()) == nullptr) fail(MB_INVALID_ARGUMENT, "A buffer is not of this device.");
@@ -75,7 +75,7 @@ class MetalPass final : public Pass {
     const auto barriers = std::count_if(steps.begin(), steps.end(), [](const Step &step) { return step.barrier; });
     return "{\"ops\":" + std::to_string(plan->ops.size()) + ",\"dispatches\":" + std::to_string(steps.size()) +
            ",\"barriers\":" + std::to_string(barriers) + ",\"scratchBytes\":" + std::to_string(scratch_bytes_) +
-           ",\"repackedBytes\":0,\"pipelines\":" + shared_->pipelines.info() +
+           ",\"repackedBytes\":" + std::to_string(repacked_bytes_) + ",\"pipelines\":" + shared_->pipelines.info() +
            ",\"kernels\":" + gpu::kernels_json(*plan, lowering_.lower(shape)) + "}";
   }
 
@@ -139,6 +139,7 @@ class MetalPass final : public Pass {
   }
 
   const std::shared_ptr<Shared> shared_;
+  const uint64_t repacked_bytes_;  // of weights in the layout of the kernels
   gpu::Lowering lowering_;
   std::list<Cached> cache_;  // most recently used first; touched by run() alone
   uint64_t scratch_bytes_ = 0, input_bytes_ = 0;  // reserved

@@ -1,5 +1,6 @@
 // pass.h: a compiled plan of the Metal device.
 #pragma once
+#include "../gpu/repack.h"
 #include "../gpu/scratch.h"
 #include "encode.h"
 
@@ -10,9 +11,10 @@ struct Shared {
   std::shared_ptr<Context> context;
   Pipelines pipelines;
   gpu::SharedScratch<MetalBuffer> input, scratch;
+  gpu::Repacked repacked;
 
   Shared(std::shared_ptr<Context> the_context, const std::string &cache, Memory &memory)
-      : context(the_context), pipelines(the_context, cache), input(create(), memory), scratch(create(), memory) {}
+      : context(the_context), pipelines(the_context, cache), input(create(), memory), scratch(create(), memory), repacked(create(), memory) {}
 
  private:
   gpu::SharedScratch<MetalBuffer>::Create create() const {

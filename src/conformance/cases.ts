@@ -23,8 +23,6 @@ export function allCases(): TableCase[] {
     ...drafterCases(),
     ...towerCases(),
   ];
-  // Of blocks of GGUF and the floating-point modes of MLX there are no GPU kernels.
-  for (const c of cases) if (/mxfp|nvfp|q\d_|iq4/.test(c.name)) c.cpuOnly = true;
   const seen = new Set<string>();
   return cases.filter(({ op, name }) => {
     const key = `${op} ${name}`;

@@ -1,5 +1,6 @@
 /** How many kernels an op starts on a GPU. The rules are those of `dylib/gpu/lower_*.cpp`; tests compare the two. */
 import type { AttendOp, AttentionOp, ExpertDownOp, LinearOp, Op } from "./ops.ts";
+import type { GgufType } from "../checkpoint/gguf_types.ts";
 import type { RunShape } from "./cost.ts";
 import type { Tensor } from "./tensor.ts";
 
@@ -86,14 +87,52 @@ function ofLinear({ weights, epilogue, clip }: LinearOp, rows: number, decode: b
   if (decode && rows === 1) return parts.length;
   if (!decode) return 1 + parts.length;
   // Parts that take the input in chunks of one size, laid out for codes of one width, share it.
-  const inputs = parts.map((w) => `${chunkColumns(w)}/${w.format.kind === "affine" ? w.format.bits : 0}`);
+  const inputs = parts.map((w) => {
+    const { bits, book } = codesOf(w);
+    return `${chunkColumns(w)}/${book ? 0 : bits}`;
+  });
   return parts.length + inputs.filter((input, i) => i === 0 || input !== inputs[i - 1]).length;
 }
 
+/** Bits and columns of a scale of blocks as kernels read them. */
+const BLOCK_CODES: Readonly<Record<GgufType, [bits: number, group: number]>> = {
+  q4_0: [4, 32],
+  q4_1: [4, 32],
+  q5_0: [5, 32],
+  q5_1: [5, 32],
+  q8_0: [8, 32],
+  q2_k: [2, 16],
+  q3_k: [3, 16],
+  q4_k: [4, 32],
+  q5_k: [5, 32],
+  q6_k: [6, 16],
+  iq4_nl: [4, 32],
+  iq4_xs: [4, 32],
+};
+
+/** Codes of a weight as kernels read them; 0 bits: a plain format. `book`: they stand for the numbers of a book. */
+function codesOf({ format }: Tensor): { bits: number; group: number; book: boolean } {
+  switch (format.kind) {
+    case "affine":
+      return { bits: format.bits, group: format.group, book: false };
+    case "gguf": {
+      const [bits, group] = BLOCK_CODES[format.type];
+      return { bits, group, book: format.type.startsWith("iq4") };
+    }
+    case "mxfp4":
+    case "mxfp8":
+    case "nvfp4":
+      return { bits: format.kind === "mxfp8" ? 8 : 4, group: format.group, book: true };
+    default:
+      return { bits: 0, group: 0, book: false };
+  }
+}
+
 /** Columns that a lane takes at once. */
-function chunkColumns({ format }: Tensor): number {
-  if (format.kind === "affine") return format.bits === 8 ? 16 : 32;
-  return format.kind === "f32" ? 4 : 8;
+function chunkColumns(tensor: Tensor): number {
+  const { bits, group } = codesOf(tensor);
+  if (bits > 0) return bits === 8 || group === 16 ? 16 : 32;
+  return tensor.format.kind === "f32" ? 4 : 8;
 }
 
 function ofAttention(op: AttentionOp | AttendOp, rows: number, shape: RunShape): number {

@@ -82,7 +82,15 @@ Deno.test("the dispatches of single ops are counted as a GPU makes them, in ever
   using device = await openMetal(library.path);
   const counted = new Map<string, number>();
   for (const c of allCases().filter((c) => !c.cpuOnly)) {
-    const kernels = ["bf16", "affine4/64+bf16|", "affine6/32+bf16|", "V=262144", "f16 sequences"];
+    const kernels = [
+      "bf16",
+      "affine4/64+bf16|",
+      "affine6/32+bf16|",
+      "q4_k|",
+      "q6_k|",
+      "V=262144",
+      "f16 sequences",
+    ];
     if (!kernels.some((word) => c.name.startsWith(word) || c.name.includes(word)) || c.work > 6e6) continue;
     const { plan, buffers, input } = c.build(true);
     const classes = new Set(input.rows.map((row) => row.rowClass));
