@@ -8,7 +8,7 @@ import { allCases } from "../../src/conformance/cases.ts";
 import { type AttentionDescription, attentionProblem } from "../../src/conformance/cases/attention.ts";
 import { type ExpertDescription, expertProblem } from "../../src/conformance/cases/experts.ts";
 import { type LinearDescription, linearProblem } from "../../src/conformance/cases/linear.ts";
-import { formatName, FORMATS } from "../../src/conformance/case.ts";
+import { BLOCK_FORMATS, blockColumns, formatName, FORMATS } from "../../src/conformance/case.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
 import type { Problem } from "../../src/conformance/problem.ts";
 import { Random } from "../../src/conformance/random.ts";
@@ -61,6 +61,8 @@ const EPILOGUES: Partial<LinearDescription>[] = [
 
 /** One format of each kind and width, groups and scales in turn. */
 const SOME_FORMATS = FORMATS.filter((_, i) => i < 3 || (i - 3) % 6 === 0);
+/** Of formats with scales of their own: codes in order with 16 columns to a scale, blocks of 32, of 256. */
+const SOME_BLOCKS = BLOCK_FORMATS.filter((_, i) => i % 5 === 2);
 
 /** Rows of runs that the whole is compared with. */
 function cuts(rows: number): number[][] {
@@ -82,9 +84,10 @@ function cuts(rows: number): number[][] {
 for (const exact of [true, false]) {
   const precision = exact ? "exact" : "fast";
   test(`linear rows are the same alone, in any batch and with any threads in ${precision} mode`, async ([one, two]) => {
-    for (const [i, format] of SOME_FORMATS.entries()) {
+    for (const [i, format] of [...SOME_FORMATS, ...SOME_BLOCKS].entries()) {
       const rows = 40;
-      const d: LinearDescription = { rows, k: 384, n: [45], format, ...EPILOGUES[i % EPILOGUES.length] };
+      const k = blockColumns(format) === 256 ? 512 : 384;
+      const d: LinearDescription = { rows, k, n: [45], format, ...EPILOGUES[i % EPILOGUES.length] };
       for (const decodeRows of [0, rows]) {
         const build = (pick: number[]) => linearProblem({ ...d, decodeRows, pick }, 99, exact);
         const together = await rowsOf(two, build(Array.from({ length: rows }, (_, r) => r)), exact);

@@ -7,7 +7,8 @@ import { openMetal, productLibrary } from "./metal.ts";
 const ignore = Deno.build.os !== "linux";
 
 Deno.test({
-  name: "a repacked weight is counted while a pass needs it, once for all passes, at about its size in the file",
+  name:
+    "a repacked weight is counted while a pass needs it, once for all passes, at about its size in the file",
   ignore,
   async fn() {
     using device = await openMetal(await productLibrary());
