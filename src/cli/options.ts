@@ -42,6 +42,7 @@ export const generationFlags = {
     help: "above 1 discourages tokens that stand in the context",
   },
   seed: { type: "number", value: "N", help: "same seed, same text" },
+  speculative: { type: "boolean", help: "look up drafts in the text (with --drafter they come from it)" },
   stop: { type: "strings", value: "TEXT", help: "stop before this text (repeatable)" },
 } as const satisfies Flags;
 
@@ -67,6 +68,7 @@ export function generationOptions(values: Values<typeof generationFlags>): ChatO
     minP: values["min-p"],
     repetitionPenalty: values["repetition-penalty"],
     seed: values.seed,
+    speculative: values.speculative,
     stop: values.stop,
   });
 }

@@ -87,8 +87,12 @@ export interface Rope {
 
 /** Which KV pages an attention reads and writes. */
 export interface KvLayer {
-  /** [pages, 2·layers of the group, kvHeads, 32, headDim]; index 2·layer is K, 2·layer + 1 is V */ pages:
-    Tensor;
+  /**
+   * [pages, 2·layers of the group, kvHeads, 32, headDim]; index 2·layer is K, 2·layer + 1 is V. f32, f16, or i8 with headDim + 4: then
+   * [32, headDim] codes of a page's tokens come first and after them their 32 f32 scales; x = code · scale with
+   * scale = max |x| / 127 over the head, and code = x / scale rounded to the nearest, ties to even.
+   */
+  pages: Tensor;
   /** index of the layer within its page group */ layer: number;
   /** page group, which selects the page tables of the input block */ group: number;
 }

@@ -96,7 +96,7 @@ Deno.test("wrong load options are named before anything is opened", async () => 
   const wrong = [
     { device: "gpu" },
     { precision: "half" },
-    { kvCache: "q8" },
+    { kvCache: "q4" },
     { contextLength: 0 },
     { memory: -1 },
     { cache: 5 },
