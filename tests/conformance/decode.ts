@@ -1,5 +1,5 @@
 /** Reads the bytes of plans and input blocks back, by the layout of `dylib/plan.h` and `dylib/input.h` alone. */
-import type { OutputRow, PageTable, RunInput } from "../../src/engine/input.ts";
+import type { InputRow, OutputRow, PageTable, RunInput } from "../../src/engine/input.ts";
 
 /** A tensor record. Dimensions from -1 down are symbols. */
 export interface TensorRecord {
@@ -84,11 +84,13 @@ export function decodeInput(bytes: Uint8Array, groups: number, vocabularySize: n
   const f32 = () => view.getFloat32((at += 4) - 4, true);
   const u32s = (count: number) => Array.from({ length: count }, u32);
   const f32s = (count: number) => Array.from({ length: count }, f32);
-  const [magic, version, rows, outRows, sequences, entries, outputMask, adjustments, masks] = u32s(9);
+  const [magic, version, rows, outRows, sequences, entries, outputMask, adjustments, masks, extras] = u32s(
+    10,
+  );
   if (magic !== 0x4e49424d || version !== 1) {
     throw new RangeError("The input block has a wrong magic or version.");
   }
-  u32s(7);
+  u32s(6);
   const [token, position, sequence, rowClass] = [u32s(rows), u32s(rows), u32s(rows), u32s(rows)];
   const outRow = u32s(outRows);
   const spans = Array.from({ length: groups }, () => [u32s(sequences), u32s(sequences), u32s(sequences)]);
@@ -98,6 +100,14 @@ export function decodeInput(bytes: Uint8Array, groups: number, vocabularySize: n
   const [temperature, maskOf] = [f32s(outRows), u32s(outRows)];
   const words = Math.ceil(vocabularySize / 32);
   const masksRead = Array.from({ length: masks }, () => Uint32Array.from(u32s(words)));
+  const softRow = extras & 1 ? u32s(rows) : undefined;
+  const blocks = extras & 2 ? { first: u32s(rows), last: u32s(rows) } : undefined;
+  const extra = (i: number): Pick<InputRow, "soft" | "block"> => ({
+    ...(softRow === undefined || softRow[i] === 0xffffffff ? {} : { soft: softRow[i] }),
+    ...(blocks === undefined || blocks.first[i] === blocks.last[i]
+      ? {}
+      : { block: [blocks.first[i], blocks.last[i]] as const }),
+  });
   if (at !== bytes.length) {
     throw new RangeError(`The input block has ${bytes.length} bytes, its arrays ${at}.`);
   }
@@ -107,6 +117,7 @@ export function decodeInput(bytes: Uint8Array, groups: number, vocabularySize: n
       position: position[i],
       sequence: sequence[i],
       rowClass: rowClass[i] === 1 ? "decode" : "prefill",
+      ...extra(i),
     })),
     outputs: outRow.map((row, i): OutputRow => ({
       row,

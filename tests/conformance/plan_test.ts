@@ -158,7 +158,7 @@ function intsOf(op: Op): number[] {
       return [op.slice];
     case "linear":
       return [
-        ["none", "geglu", "gelu_mul", "softcap"].indexOf(op.epilogue.kind),
+        ["none", "geglu", "gelu_mul", "softcap", "silu"].indexOf(op.epilogue.kind),
         op.epilogue.kind === "gelu_mul" ? op.epilogue.column : 0,
       ];
     case "attention":
@@ -185,6 +185,14 @@ function intsOf(op: Op): number[] {
       return [op.kvHeads, op.headDim, op.kv.layer, op.kv.group];
     case "attend":
       return [op.heads, op.kvHeads, op.headDim, op.kv.layer, op.kv.group, op.window ?? 0];
+    case "add_positions":
+      return [op.count, op.step, op.second];
+    case "patch_attention":
+      return [op.heads, op.kvHeads, op.headDim];
+    case "subsample":
+      return [op.bins, op.framesPerRow];
+    case "local_attention":
+      return [op.heads, op.headDim, op.left, op.right];
     default:
       return [];
   }
@@ -198,9 +206,22 @@ function floatsOf(op: Op): number[] {
     case "per_layer_inputs":
       return [op.eps, op.projectionScale, op.tableScale, op.outScale];
     case "linear":
-      return [op.eps, op.epilogue.kind === "softcap" ? op.epilogue.cap : 0];
+      return [
+        op.eps,
+        op.epilogue.kind === "softcap" ? op.epilogue.cap : 0,
+        ...(op.clip ? [...op.clip.input, ...op.clip.output] : []),
+      ];
     case "attention":
       return [op.rope.theta, op.eps, op.scoreScale, op.rope.positionScale, op.rope.positionOffset ?? 0];
+    case "patch_attention":
+      return [op.theta, op.eps, op.scoreScale];
+    case "pool":
+      return [op.factor];
+    case "local_attention":
+      return [op.shift, op.qScale, op.kScale, op.cap];
+    case "subsample":
+    case "light_conv":
+    case "layer_norm":
     case "expert_gate_up":
     case "add_norms":
     case "centroid_head":
@@ -220,6 +241,23 @@ function floatsOf(op: Op): number[] {
       return [op.scoreScale];
     default:
       return [];
+  }
+}
+
+/** Flags of an op, as plan.h numbers them. */
+function flagsOf(op: Op): number {
+  const block = (rule: string | undefined) => rule === "window" ? 8 : rule === "whole" ? 16 : 0;
+  switch (op.kind) {
+    case "attention":
+      return +op.ownsKv + 2 * +op.keysAreValues + 4 * +op.normValues + block(op.block);
+    case "attend":
+      return block(op.block);
+    case "linear":
+      return op.clip ? 1 : 0;
+    case "subsample":
+      return op.channelsLast ? 1 : 0;
+    default:
+      return 0;
   }
 }
 
@@ -257,8 +295,7 @@ function checkRoundTrip(plan: Plan): void {
   plan.ops.forEach((op, i) => {
     const record = records.ops[i];
     assertEquals([record.kind, record.layer], [OP_CODES[op.kind], op.layer ?? 0xffffffff]);
-    const flags = op.kind === "attention" ? +op.ownsKv + 2 * +op.keysAreValues + 4 * +op.normValues : 0;
-    assertEquals(record.flags, flags);
+    assertEquals(record.flags, flagsOf(op));
     const padded = (numbers: number[]) => [...numbers, ...new Array(8 - numbers.length).fill(0)];
     assertEquals(record.ints, padded(intsOf(op)));
     assertEquals(record.floats, padded(floatsOf(op).map(Math.fround)));
@@ -324,7 +361,8 @@ Deno.test("plan: the input blocks of the conformance cases decode to their input
       input.groups,
       input.vocabularySize,
     );
-    assertEquals(rows, input.rows.map((row) => row));
+    // What is absent does not travel.
+    assertEquals(rows, input.rows.map((row) => JSON.parse(JSON.stringify(row))));
     assertEquals(outputMask, input.outputMask);
     assertEquals(
       outputs.map(({ row, mask, temperature, adjustments }) => ({ row, mask, temperature, adjustments })),
