@@ -345,9 +345,9 @@ const CHUNK = 1 << 22; // bytes written at a time
 export async function writeSynthetic(shape: Shape, folder: string): Promise<void> {
   await Deno.mkdir(folder, { recursive: true });
   await Deno.writeTextFile(`${folder}/config.json`, JSON.stringify(configOf(shape), null, 1));
-  // Wide elements first, as the reference writer does: a lone bf16 scalar would misalign every code after it.
+  // Wide elements first, as the reference writer does, and lone scalars last: they would misalign what comes after.
   const list = entries(shape, new Noise(20260101)).sort((a, b) =>
-    Number(b.dtype === "U32") - Number(a.dtype === "U32")
+    Number(b.dtype === "U32") - Number(a.dtype === "U32") || Number(a.bytes === 2) - Number(b.bytes === 2)
   );
   const header: Record<string, unknown> = { __metadata__: { format: "mlx" } };
   let offset = 0;

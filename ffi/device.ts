@@ -22,7 +22,7 @@ export interface DeviceOptions extends LibraryOptions {
   ordinal?: number;
   /** CUDA: run kernels one after another and time each; `Pass.info()` then has the seconds of the last run's ops */
   timeKernels?: boolean;
-  /** CUDA: start a kernel before the one that it follows is over, where GPU and driver can; default true */
+  /** CUDA: kernels of decode rows start before the one that they follow is over, where GPU and driver can; default true */
   earlyStart?: boolean;
 }
 

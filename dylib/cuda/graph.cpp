@@ -97,10 +97,10 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
   return steps;
 }
 
-Graph::Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, bool timed_steps)
+Graph::Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order)
     : context_(std::move(context)), steps_(end - begin) {
   try {
-    build(steps, begin, end, timed_steps);
+    build(steps, begin, end, order);
   } catch (...) {
     free();
     throw;
@@ -125,7 +125,8 @@ EventHandle Graph::new_event() {
   return event;
 }
 
-void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, bool timed_steps) {
+void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, Order order) {
+  const bool timed_steps = order == Order::kTimed;
   const Driver &d = driver();
   const char *what = "Building a command graph";
   context_->check(d.cuGraphCreate(&graph_, 0), what);
@@ -144,7 +145,7 @@ void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, bool
       followed[earlier - begin] = true;
     }
     // Whoever waits for the kernel before it has waited for all that came before that, since every kernel waits before it ends.
-    const bool early = context_->early_start && after.size() == 1;
+    const bool early = order == Order::kEarly && context_->early_start && after.size() == 1;
     const NodeHandle before = early ? after[0] : nullptr;
     if (early) after.clear();
     else if (after.empty()) after.push_back(timed_steps ? latest : first);

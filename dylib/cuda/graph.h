@@ -32,8 +32,12 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
 // arguments are fixed in it; what the buffers hold is not.
 class Graph {
  public:
-  // timed_steps: the steps run one after another, with a time stamp after each.
-  Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, bool timed_steps);
+  enum class Order {
+    kAsNeeded,  // a step starts when those that it follows are over
+    kEarly,     // behind a single other, a step starts while that one ends, where GPU and driver can
+    kTimed,     // one after another, with a time stamp after each
+  };
+  Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order);
   ~Graph();
   Graph(const Graph &) = delete;
   Graph &operator=(const Graph &) = delete;
@@ -41,12 +45,12 @@ class Graph {
   void launch() const;             // into the context's stream
   // Of the last launch, which must be over.
   double seconds() const;
-  std::vector<double> step_seconds() const;  // empty unless timed_steps
+  std::vector<double> step_seconds() const;  // empty unless they are timed
 
   size_t size() const { return steps_; }
 
  private:
-  void build(const std::vector<Step> &steps, size_t begin, size_t end, bool timed_steps);
+  void build(const std::vector<Step> &steps, size_t begin, size_t end, Order order);
   EventHandle new_event();
   void free();
 

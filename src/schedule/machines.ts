@@ -10,6 +10,7 @@ export interface Machine {
     number;
   /** share of the peak bandwidth that the kernels reach. Default 0.75 */ bandwidthShare?: number;
   /** share of the peak arithmetic that the kernels reach. Default 0.5 */ flopsShare?: number;
+  /** the same of `matrixFlops`. Default: `flopsShare` */ matrixShare?: number;
   /** seconds of a forward beside its dispatches: encoding, commit, wait. Default 0 */ forward?: number;
 }
 
@@ -59,12 +60,15 @@ export const MACHINES: readonly Machine[] = [
     forward: APPLE_FORWARD,
   })),
   {
-    name: "H200", // peaks: the maker's data sheet, without sparsity; dispatch: between nodes of a graph
+    // Peaks: the maker's data sheet, without sparsity. The rest fits what was measured with models of 4 bits (bench/RESULTS.md).
+    name: "H200",
     bandwidth: 4.8e12,
     flops: 67e12,
     matrixFlops: 989e12,
-    flopsShare: 0.1,
-    dispatch: 2e-6,
+    bandwidthShare: 0.5,
+    flopsShare: 0.25,
+    matrixShare: 0.12,
+    dispatch: 3.7e-6,
     forward: 20e-6,
   },
   { name: "cpu", bandwidth: 20e9, flops: 0.15e12, dispatch: 2e-6 }, // two cores of a server
@@ -90,8 +94,8 @@ export interface Work {
 /** Predicted seconds of one op: memory and arithmetic overlap, dispatches wait for each other. */
 export function secondsOn(machine: Machine, work: Work): number {
   const { bandwidthShare = BANDWIDTH_SHARE, flopsShare = FLOPS_SHARE } = machine;
-  const peak = work.matrix ? machine.matrixFlops ?? machine.flops : machine.flops;
+  const { matrixFlops = machine.flops, matrixShare = flopsShare } = machine;
   const memory = work.bytes / (machine.bandwidth * bandwidthShare);
-  const arithmetic = work.flops / (peak * flopsShare);
+  const arithmetic = work.flops / (work.matrix ? matrixFlops * matrixShare : machine.flops * flopsShare);
   return Math.max(memory, arithmetic) + work.dispatches * machine.dispatch;
 }

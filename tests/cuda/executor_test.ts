@@ -54,11 +54,15 @@ function plan(ops: Op[], tensors: Tensor[], options: Partial<Plan> = {}): Plan {
 
 const add = (a: Tensor, b: Tensor, y: Tensor): Op => ({ kind: "add", a, b, y, aScale: 1, bScale: 1 });
 
-function input(rows: number, outputMask = 0): Uint8Array<ArrayBuffer> {
+function input(
+  rows: number,
+  outputMask = 0,
+  rowClass: "decode" | "prefill" = "decode",
+): Uint8Array<ArrayBuffer> {
   return encodeInput({
     rows: Array.from(
       { length: rows },
-      (_, position) => ({ token: 1, position, sequence: 0, rowClass: "decode" }),
+      (_, position) => ({ token: 1, position, sequence: 0, rowClass }),
     ),
     outputs: [],
     sequences: [[]],
@@ -200,6 +204,13 @@ test("independent ops may run at once, dependent ones follow those that they nee
   assertEquals(nodes.map(({ early }) => early), [[], [], [], [], [3], [4], [3], []]);
   assertEquals([nodes[0].name, nodes[7].name], ["event", "event"]);
   for (const { name } of nodes.slice(1, 7)) assert(name.startsWith("k_"), name);
+});
+
+test("kernels of a prompt start when those that they follow are over", async () => {
+  using scope = await compiled(([a, b, c, d]) => [add(a, b, c), add(a, c, d)], 4);
+  await scope.pass.run(input(2, 0, "prefill"));
+  assertEquals(fake.nodes().map(({ after }) => after), [[], [0], [1], [2]]);
+  assertEquals(fake.nodes().flatMap(({ early }) => early), []);
 });
 
 test("no kernel starts early where the option says so", async () => {
