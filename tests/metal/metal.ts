@@ -110,7 +110,7 @@ async function buildProbe(): Promise<string> {
   try {
     const { files } = await scanSources(dylib);
     const kept = Object.keys(files).filter((file) =>
-      !/^(\.\.|cpu|cuda)\//.test(file) && !/^gpu\/(lower|turns)/.test(file)
+      !/^(\.\.|cpu|cuda)\//.test(file) && !/^gpu\/(lower|turns|repack\.cpp)/.test(file)
     );
     const copies = kept.map((file) => [new URL(file, dylib), `${root}/dylib/${file}`] as const);
     const own = ["probe.metal", "probe.h", "probe_params.h"].map((file) =>
@@ -120,7 +120,9 @@ async function buildProbe(): Promise<string> {
       const [from, to] of [
         ...copies,
         ...own,
-        [new URL("lower.cpp", folder), `${root}/dylib/gpu/lower.cpp`] as const,
+        ...["lower.cpp", "repack.cpp"].map((file) =>
+          [new URL(file, folder), `${root}/dylib/gpu/${file}`] as const
+        ),
       ]
     ) {
       await Deno.mkdir(to.slice(0, to.lastIndexOf("/")), { recursive: true });
