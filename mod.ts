@@ -1,5 +1,5 @@
 /**
- * markbase runs the Gemma 4 family of language models from Deno.
+ * markbase runs the Gemma 4 family of models, and the text of Gemma 3, from Deno.
  *
  * ```ts
  * import { load } from "./mod.ts";

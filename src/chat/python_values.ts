@@ -71,7 +71,7 @@ export function pythonString(value: RuntimeValue, charge: Charge): string {
 }
 
 /** Python's `repr(value)`. */
-export function pythonRepr(value: RuntimeValue, charge: Charge): string {
+function pythonRepr(value: RuntimeValue, charge: Charge): string {
   charge(1);
   if (isText(value)) return reprText(value.value, charge);
   if (isList(value)) {
@@ -117,12 +117,12 @@ function reprText(text: string, charge: Charge): string {
 }
 
 /** Digits of an integer; beyond 1e21, where JavaScript would turn to exponents, as Python prints a float. */
-export function pythonInteger(n: number): string {
+function pythonInteger(n: number): string {
   return Math.abs(n) < 1e21 ? String(n) : pythonFloat(n);
 }
 
 /** Python's `repr` of a float: shortest digits, exponent form outside 1e-4 … 1e16, at least ".0". */
-export function pythonFloat(x: number): string {
+function pythonFloat(x: number): string {
   if (Number.isNaN(x)) return "nan";
   if (!Number.isFinite(x)) return x < 0 ? "-inf" : "inf";
   if (x === 0) return Object.is(x, -0) ? "-0.0" : "0.0";

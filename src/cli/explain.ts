@@ -7,7 +7,7 @@ const flags = {
   model: {
     type: "string",
     value: "SOURCE",
-    help: "folder with a config.json, weights optional (default: tiny)",
+    help: "folder with a config.json, weights optional; .gguf file, org/name on the hub (default: tiny)",
   },
   on: {
     type: "string",

@@ -21,7 +21,7 @@ export const loadFlags = {
     help: "context length (default: the model's, as memory allows)",
   },
   memory: { type: "number", value: "BYTES", help: "most memory for weights, cache and activations together" },
-  drafter: { type: "string", value: "FOLDER", help: "drafter network of the model" },
+  drafter: { type: "string", value: "SOURCE", help: "drafter network of the model" },
   "kv-cache": {
     type: "string",
     choices: ["f16", "f32", "q8"],

@@ -38,8 +38,8 @@ export interface LoadOptions {
    */
   kvCache?: KvFormat;
   /**
-   * Folder of the drafter network that was made for the model. Replies are the same with it, and come sooner where it guesses
-   * well. Rejects with `CheckpointError` (`drafter_mismatch`) for a drafter of another model.
+   * Source of the drafter network that was made for the model, as the first argument of `load`. Replies are the same with it, and
+   * come sooner where it guesses well. Rejects with `CheckpointError` (`drafter_mismatch`) for a drafter of another model.
    */
   drafter?: string | URL;
   /** Folder for what is built or fetched. Default: `MARKBASE_CACHE`, else the platform's cache folder. */

@@ -33,9 +33,6 @@ interface Embedder {
   embedAudio(audio: AudioFeatures | AudioFrames, options?: { signal?: AbortSignal }): Promise<SoftTokens>;
 }
 
-/** A part that is no text. */
-export type MediaPart = Exclude<ContentPart, { type: "text" }>;
-
 /** Bytes of soft tokens kept for conversations that show a picture again. */
 const KEPT_BYTES = 64 * 2 ** 20;
 

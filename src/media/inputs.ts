@@ -33,7 +33,7 @@ export interface RawSamples {
 /** A picture: PNG, JPEG, WebP, AVIF, GIF (its first frame), or raw pixels. */
 export type ImageInput = MediaSource | RawPixels;
 
-/** A sound: WAV, MP3, FLAC, Ogg (Opus or Vorbis), the sound of a video file, or raw samples. */
+/** A sound: WAV, MP3, FLAC, Ogg (Opus, Vorbis, FLAC), the sound of a video file, or raw samples. */
 export type AudioInput = MediaSource | RawSamples;
 
 /** Frames of a video. */

@@ -41,18 +41,6 @@ export function targetSize(
   return { width: across * unit, height: down * unit };
 }
 
-/** Soft tokens of a picture of this size. */
-export function imageSoftTokens(
-  width: number,
-  height: number,
-  softTokens: number,
-  geometry: PatchGeometry,
-): number {
-  const size = targetSize(width, height, softTokens, geometry);
-  const unit = geometry.patchSize * geometry.poolingKernelSize;
-  return (size.width / unit) * (size.height / unit);
-}
-
 /** Resizes a picture and cuts it into patches. */
 export function cutPatches(picture: Picture, softTokens: number, geometry: PatchGeometry): ImagePatches {
   const { width, height } = targetSize(picture.width, picture.height, softTokens, geometry);

@@ -68,7 +68,7 @@ export async function prepareAudio(
 }
 
 /** Prepares samples of 16 kHz, as `prepareAudio`. */
-export async function prepareSound(sound: Sound, audio: Audio): Promise<PreparedMedia> {
+async function prepareSound(sound: Sound, audio: Audio): Promise<PreparedMedia> {
   const { samples } = sound;
   const clip = samples.subarray(0, MAX_CLIP_SAMPLES);
   const warnings = [...sound.warnings];

@@ -17,7 +17,7 @@ export function scaleBytes({ scaleDtype }: WeightTensor): number {
 }
 
 /** The format of a weight as plans spell it. */
-export function planFormat({ format, addend }: WeightTensor): Format {
+function planFormat({ format, addend }: WeightTensor): Format {
   if (addend !== undefined) return { kind: "f32" };
   switch (format.kind) {
     case "affine":

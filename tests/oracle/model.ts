@@ -1,7 +1,7 @@
 /** A fixture model under the oracle: its plan, its weights' bytes and one sequence. */
 import type { OutputRow, RunInput } from "../../src/engine/input.ts";
 import { copyOf, layOutWeights } from "../../src/engine/weights.ts";
-import { PAGE_TOKENS, pageBytes, pageGroups } from "../../src/schedule/groups.ts";
+import { pageBytes, pageGroups } from "../../src/schedule/groups.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import { firstWeightBuffer, type TextPlan, textPlan, type TextPlanOptions } from "../../src/schedule/text.ts";
 import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
@@ -69,6 +69,3 @@ export async function fixture(folder: string): Promise<FixtureModel> {
     }),
   };
 }
-
-/** Positions that the pages of a fixture model reach to. */
-export const MOST_POSITIONS = PAGES.length * PAGE_TOKENS;

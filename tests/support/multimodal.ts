@@ -138,7 +138,7 @@ export async function mediaLogits(
 }
 
 /** A timeline that begins with a prompt with media. */
-export function mediaTimeline(
+function mediaTimeline(
   model: LoadedModel,
   ids: readonly number[],
   media: readonly PlacedMedia[],

@@ -72,7 +72,7 @@ function readBits(bytes: Uint8Array, offset: number, start: number, count: numbe
 }
 
 /** 4-bit float: sign, 2 exponent bits (bias 1), 1 mantissa bit. */
-export function fromE2m1(code: number): number {
+function fromE2m1(code: number): number {
   const magnitude = [0, 0.5, 1, 1.5, 2, 3, 4, 6][code & 7];
   return code & 8 ? -magnitude : magnitude;
 }

@@ -308,8 +308,3 @@ function live(symbol: string, input: RunInput): number {
 function rowsOf(tensor: Tensor, input: RunInput): readonly InputRow[] {
   return tensor.shape[0] === "out_rows" ? input.outputs.map((output) => input.rows[output.row]) : input.rows;
 }
-
-/** One forward of a plan from its buffers' bytes: every output, live rows only. */
-export function runOracle(plan: Plan, buffers: readonly Uint8Array[], input: RunInput): Float64Array[] {
-  return new Oracle(plan, buffers).run(input);
-}
