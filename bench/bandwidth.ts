@@ -1,5 +1,19 @@
-/** Measures this machine's memory read bandwidth with `native/bandwidth.cpp`, so that a benchmark can quote shares of it. */
+/** What memory can do, so that a benchmark can quote shares of it: this machine's by `native/bandwidth.cpp`, a device's by its own copies. */
+import type { Device } from "../ffi/device.ts";
 import { median } from "./statistics.ts";
+
+/** Copy bandwidth of a device in bytes per second, bytes read and written counted both. */
+export function copyBandwidth(device: Device, bytes: number): number {
+  using from = device.createBuffer(bytes);
+  using to = device.createBuffer(bytes);
+  const seconds: number[] = [];
+  for (let i = 0; i < 12; i++) {
+    const started = performance.now();
+    to.copy(0, from, 0, bytes);
+    if (i >= 2) seconds.push((performance.now() - started) / 1e3);
+  }
+  return 2 * bytes / median(seconds);
+}
 
 /** Median read bandwidth in bytes per second with `threads` threads. Needs `c++`. */
 export async function readBandwidth(threads: number, mebibytes = 1024, repetitions = 5): Promise<number> {

@@ -11,10 +11,11 @@
 import { parseFlags } from "../src/cli/args.ts";
 import { Device, type DeviceKind } from "../ffi/device.ts";
 import { allCases } from "../src/conformance/cases.ts";
+import { copyBandwidth } from "./bandwidth.ts";
 import { timeBatches } from "./device/batch.ts";
 import { conformance } from "./device/conformance.ts";
 import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/forward.ts";
-import { copyBandwidth, type KernelTiming, timeKernels } from "./device/kernels.ts";
+import { type KernelTiming, timeKernels } from "./device/kernels.ts";
 import { goldenModels } from "./device/models.ts";
 import { compareTowers, timeTowers } from "./device/towers.ts";
 import { shapes, writeSynthetic } from "./synthetic.ts";
@@ -123,7 +124,9 @@ async function section(name: string, run: () => Promise<void>): Promise<void> {
 using device = await Device.open(kind, { earlyStart: values.late ? false : undefined });
 const info = device.info();
 report.device = info;
-const bandwidth = sections[0] === "kernels" || sections[0] === "forward" ? copyBandwidth(device) : 0;
+const bandwidth = sections[0] === "kernels" || sections[0] === "forward"
+  ? copyBandwidth(device, 4 * 2 ** 30)
+  : 0;
 if (bandwidth > 0) {
   report.copyBandwidth = bandwidth;
   const gibibytes = (info.memoryBytes / 2 ** 30).toFixed(0);

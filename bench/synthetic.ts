@@ -59,6 +59,18 @@ const E4B: Shape = {
   vocabulary: 262144,
 };
 
+/** 26B. */
+const MIXTURE: Shape = {
+  ...LARGE,
+  hidden: 2816,
+  layers: 30,
+  mlp: 2112,
+  heads: 16,
+  kvHeads: 8,
+  globalKvHeads: 2,
+  experts: { count: 128, topK: 8, width: 704 },
+};
+
 /** Shapes of the published models. */
 export const shapes: Record<string, Shape> = {
   e2b: {
@@ -91,27 +103,8 @@ export const shapes: Record<string, Shape> = {
     globalKvHeads: 2,
     unified: true,
   },
-  "26b-a4b": {
-    ...LARGE,
-    hidden: 2816,
-    layers: 30,
-    mlp: 2112,
-    heads: 16,
-    kvHeads: 8,
-    globalKvHeads: 2,
-    experts: { count: 128, topK: 8, width: 704 },
-  },
-  "26b-standard": {
-    ...LARGE,
-    hidden: 2816,
-    layers: 30,
-    mlp: 2112,
-    heads: 16,
-    kvHeads: 8,
-    globalKvHeads: 2,
-    experts: { count: 128, topK: 8, width: 704 },
-    unquantised: true,
-  },
+  "26b-a4b": MIXTURE,
+  "26b-standard": { ...MIXTURE, unquantised: true },
   "31b": { ...LARGE, hidden: 5376, layers: 60, mlp: 21504, heads: 32, kvHeads: 16, globalKvHeads: 4 },
 };
 

@@ -43,20 +43,6 @@ const MOST_OPS = 400;
 const REPETITIONS = 15;
 const GROUP = 64;
 
-/** Copy bandwidth of the device in bytes per second, bytes read and written counted both. */
-export function copyBandwidth(device: Device): number {
-  const bytes = 4 * 2 ** 30;
-  using from = device.createBuffer(bytes);
-  using to = device.createBuffer(bytes);
-  const seconds: number[] = [];
-  for (let i = 0; i < 12; i++) {
-    const started = performance.now();
-    to.copy(0, from, 0, bytes);
-    if (i >= 2) seconds.push((performance.now() - started) / 1e3);
-  }
-  return 2 * bytes / median(seconds);
-}
-
 /** Times every product at the given numbers of rows; up to 16 rows are decode rows. */
 export async function timeKernels(device: Device, rowCounts: readonly number[]): Promise<KernelTiming[]> {
   const timings: KernelTiming[] = [];

@@ -1,7 +1,6 @@
 /** What the memory of a device can do, measured in the same run as the kernels. */
 import type { Device } from "../../ffi/device.ts";
-import { readBandwidth } from "../bandwidth.ts";
-import { median } from "../statistics.ts";
+import { copyBandwidth, readBandwidth } from "../bandwidth.ts";
 import type { KernelCase } from "./cases.ts";
 import { KernelProblem } from "./problem.ts";
 
@@ -24,7 +23,7 @@ export async function roofline(device: Device, bytes: number): Promise<Roofline>
   }
   const rows = Math.ceil(bytes / 2 / 4 / WIDTH);
   const kernel = await kernelCopy(device, rows);
-  const own = ownCopy(device, rows * WIDTH * 4);
+  const own = copyBandwidth(device, rows * WIDTH * 4);
   return kernel > own
     ? { bandwidth: kernel, how: "copied by a kernel" }
     : { bandwidth: own, how: "copied by the device" };
@@ -49,16 +48,4 @@ async function kernelCopy(device: Device, rows: number): Promise<number> {
   };
   using problem = await KernelProblem.create(device, copy, 0);
   return 2 * rows * WIDTH * 4 / await problem.time(10);
-}
-
-function ownCopy(device: Device, bytes: number): number {
-  using from = device.createBuffer(bytes);
-  using to = device.createBuffer(bytes);
-  const seconds: number[] = [];
-  for (let i = 0; i < 12; i++) {
-    const started = performance.now();
-    to.copy(0, from, 0, bytes);
-    if (i >= 2) seconds.push((performance.now() - started) / 1e3);
-  }
-  return 2 * bytes / median(seconds);
 }

@@ -8,6 +8,7 @@
  */
 import { parseArgs } from "node:util";
 import { load } from "../../mod.ts";
+import { lossOf } from "../../tests/support/models.ts";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -17,19 +18,6 @@ const [source] = positionals;
 const text = await Deno.readTextFile(
   values.text ?? new URL("../../tests/fixtures/gemma3_270m/text.txt", import.meta.url),
 );
-
-/** Mean negative log-likelihood of each token given those before it, in nats. `logits`: [ids, V]. */
-function lossOf(logits: Float32Array, ids: readonly number[], V: number): number {
-  let sum = 0;
-  for (let i = 0; i + 1 < ids.length; i++) {
-    const row = logits.subarray(i * V, (i + 1) * V);
-    let most = -Infinity, total = 0;
-    for (const value of row) most = Math.max(most, value);
-    for (const value of row) total += Math.exp(value - most);
-    sum += most + Math.log(total) - row[ids[i + 1]];
-  }
-  return sum / (ids.length - 1);
-}
 
 function report(who: string, nll: number): void {
   console.log(`${who.padEnd(18)} nll ${nll.toFixed(5)}  perplexity ${Math.exp(nll).toFixed(4)}`);

@@ -1,26 +1,10 @@
 /** Many calls of one model at once: equal to calls alone, aborted, left early, disposed. */
 import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
-import { DeviceError, Disposed, load, MarkbaseError, type Message } from "../../mod.ts";
+import { DeviceError, Disposed, load, MarkbaseError } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
+import { EXACT, QUESTIONS, user } from "../support/calls.ts";
 import { maxDifference, TINY } from "../support/models.ts";
-
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
-
-function user(content: string): Message[] {
-  return [{ role: "user", content }];
-}
-
-const QUESTIONS = [
-  "What is 27 + 45?",
-  "What is the capital of Japan?",
-  "Tell me a short story.",
-  "What is 8 times 7?",
-  "Count from 3 to 9.",
-  "What is the opposite of hot?",
-  "Show me a wave emoji.",
-  "What is the capital of France?",
-];
 
 Deno.test("replies that run at the same time equal those that run alone", async () => {
   await using model = await load("tiny", EXACT);

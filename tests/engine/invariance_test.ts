@@ -9,18 +9,13 @@ import { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
 import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
+import { generated } from "../support/calls.ts";
 import { fixtureModel, maxDifference, sharedTiny, TINY, TINY_DRAFTER } from "../support/models.ts";
 
 const EXACT = { device: "cpu", precision: "exact", kvCache: "f32", contextLength: 1024 } as const;
 const FAST = { device: "cpu", precision: "fast", contextLength: 1024 } as const;
 
 type Options = Parameters<Model["generate"]>[1];
-
-async function generated(model: Model, ids: readonly number[], options: Options): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
-}
 
 /** A number from 0 to below `count`. */
 function below(random: Random, count: number): number {

@@ -1,18 +1,13 @@
 /** Keys and values as 8-bit codes: what is stored, how far it is from numbers, and that all else holds as with them. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { DeviceError, load, type Model } from "../../mod.ts";
+import { DeviceError, load } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { pageBytes } from "../../src/schedule/groups.ts";
+import { generated } from "../support/calls.ts";
 import { fixtureModel, TINY, TINY_DRAFTER } from "../support/models.ts";
 
 const F32 = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const Q8 = { ...F32, kvCache: "q8" } as const;
-
-async function generated(model: Model, ids: readonly number[], options: Parameters<Model["generate"]>[1]) {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
-}
 
 /** Mean over positions of the divergence of q from p, in nats; logits of both [rows, V]. */
 function divergence(p: Float32Array, q: Float32Array, V: number): number {

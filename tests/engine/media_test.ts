@@ -11,10 +11,10 @@ import {
   UnknownOption,
 } from "../../mod.ts";
 import { caption, draw, type Group, random } from "../../examples/media/draw.ts";
+import { EXACT } from "../support/calls.ts";
 import { fixtureModel, maxDifference } from "../support/models.ts";
 
 const TINY = new URL("../fixtures/tiny/", import.meta.url).pathname;
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const GREEDY = { temperature: 0 } as const;
 const scene = `${TINY}scene.png`, digit = `${TINY}digit.png`, digits = `${TINY}digits.wav`;
 

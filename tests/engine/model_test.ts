@@ -1,24 +1,9 @@
 /** A loaded model: completions, reuse of prefixes, prompts without control tokens, receipts, what is missing. */
 import { assert, assertEquals, assertNotEquals, assertRejects, assertThrows } from "@std/assert";
-import { load, MarkbaseError, type Message, type Model } from "../../mod.ts";
+import { load, MarkbaseError, type Message } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
+import { EXACT, generated, user } from "../support/calls.ts";
 import { fixtureModel, maxDifference, TINY } from "../support/models.ts";
-
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
-
-function user(content: string): Message[] {
-  return [{ role: "user", content }];
-}
-
-async function generated(
-  model: Model,
-  ids: number[],
-  options: Parameters<Model["generate"]>[1],
-): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
-}
 
 Deno.test("a raw completion continues a text after the token that begins a sequence", async () => {
   await using model = await load("tiny", EXACT);

@@ -1,9 +1,10 @@
 /** Known faults of other implementations that concern a running model, each with its stated values. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { load, MemoryLimit, type Model } from "../../mod.ts";
+import { load, MemoryLimit } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
+import { generated } from "../support/calls.ts";
 import { maxDifference, TINY } from "../support/models.ts";
 
 const GREEDY = { temperature: 0, ignoreEos: true } as const;
@@ -11,16 +12,6 @@ const GREEDY = { temperature: 0, ignoreEos: true } as const;
 /** A prompt of its own for each `seed`. */
 function prompt(seed: number, length: number): number[] {
   return Array.from({ length }, (_, i) => 300 + (seed * 7919 + i * (31 + seed)) % 1100);
-}
-
-async function generated(
-  model: Model,
-  ids: number[],
-  options: Parameters<Model["generate"]>[1],
-): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
 }
 
 function pause(milliseconds: number): Promise<void> {

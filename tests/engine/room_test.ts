@@ -1,24 +1,9 @@
 /** Where context and cache end: refusals with numbers, replies that are cut off, and nobody else disturbed. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { ContextFull, load, MarkbaseError, type Message, type Model } from "../../mod.ts";
+import { ContextFull, load, MarkbaseError } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
+import { EXACT, generated, user } from "../support/calls.ts";
 import { TINY } from "../support/models.ts";
-
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
-
-function user(content: string): Message[] {
-  return [{ role: "user", content }];
-}
-
-async function generated(
-  model: Model,
-  ids: number[],
-  options: Parameters<Model["generate"]>[1],
-): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
-}
 
 Deno.test("a prompt beyond the context is refused with the numbers; a reply that fills it ends with length", async () => {
   await using model = await load("tiny", { ...EXACT, contextLength: 64 });

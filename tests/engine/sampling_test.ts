@@ -1,34 +1,8 @@
 /** Draws through a whole model: seeds, distributions, penalties, log-probabilities. */
 import { assert, assertEquals } from "@std/assert";
-import { load, type Message, type Model } from "../../mod.ts";
+import { load } from "../../mod.ts";
 import { sampleRow } from "../../src/sample/sampler.ts";
-
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
-
-function user(content: string): Message[] {
-  return [{ role: "user", content }];
-}
-
-const QUESTIONS = [
-  "What is 27 + 45?",
-  "What is the capital of Japan?",
-  "Tell me a short story.",
-  "What is 8 times 7?",
-  "Count from 3 to 9.",
-  "What is the opposite of hot?",
-  "Show me a wave emoji.",
-  "What is the capital of France?",
-];
-
-async function generated(
-  model: Model,
-  ids: number[],
-  options: Parameters<Model["generate"]>[1],
-): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
-}
+import { EXACT, generated, QUESTIONS, user } from "../support/calls.ts";
 
 Deno.test("the same seed gives the same text, and another seed in time another", async () => {
   await using model = await load("tiny");

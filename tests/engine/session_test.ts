@@ -10,16 +10,10 @@ import {
   SessionError,
 } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
+import { EXACT } from "../support/calls.ts";
 import { fixtureModel, TINY } from "../support/models.ts";
 
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const GREEDY = { temperature: 0, ignoreEos: true } as const;
-
-async function collect(ids: AsyncIterable<number>): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of ids) all.push(id);
-  return all;
-}
 
 /** Prompt ids of `length`, longer than the window of the fixture (32) and of tiny (64). */
 function prompt(length: number, start = 0): number[] {
@@ -39,16 +33,16 @@ Deno.test("a session that is appended to and generates in parts equals one fresh
   await withModels(async (model) => {
     using session = model.session();
     await session.append(prompt(100));
-    const first = await collect(session.generate({ ...GREEDY, maxTokens: 10 }));
-    const second = await collect(session.generate({ ...GREEDY, maxTokens: 5 }));
+    const first = await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 10 }));
+    const second = await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 5 }));
     assertEquals(
       [...first, ...second],
-      await collect(model.generate(prompt(100), { ...GREEDY, maxTokens: 15 })),
+      await Array.fromAsync(model.generate(prompt(100), { ...GREEDY, maxTokens: 15 })),
     );
     await session.append(prompt(40, 9));
-    const third = await collect(session.generate({ ...GREEDY, maxTokens: 6 }));
+    const third = await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 6 }));
     const whole = [...prompt(100), ...first, ...second, ...prompt(40, 9)];
-    assertEquals(third, await collect(model.generate(whole, { ...GREEDY, maxTokens: 6 })));
+    assertEquals(third, await Array.fromAsync(model.generate(whole, { ...GREEDY, maxTokens: 6 })));
     assertEquals(session.ids, [...whole, ...third]);
   });
 });
@@ -57,15 +51,15 @@ Deno.test("forks share a past, and none sees what the others do afterwards", asy
   await withModels(async (model) => {
     using session = model.session();
     await session.append(prompt(77));
-    const past = [...prompt(77), ...await collect(session.generate({ ...GREEDY, maxTokens: 4 }))];
+    const past = [...prompt(77), ...await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 4 }))];
     using left = session.fork();
     using right = session.fork();
     await left.append(prompt(10, 50));
     await right.append(prompt(20, 90));
     const [a, b, c] = await Promise.all(
-      [left, right, session].map((each) => collect(each.generate({ ...GREEDY, maxTokens: 8 }))),
+      [left, right, session].map((each) => Array.fromAsync(each.generate({ ...GREEDY, maxTokens: 8 }))),
     );
-    const fresh = (ids: number[]) => collect(model.generate(ids, { ...GREEDY, maxTokens: 8 }));
+    const fresh = (ids: number[]) => Array.fromAsync(model.generate(ids, { ...GREEDY, maxTokens: 8 }));
     assertEquals(a, await fresh([...past, ...prompt(10, 50)]));
     assertEquals(b, await fresh([...past, ...prompt(20, 90)]));
     assertEquals(c, await fresh(past));
@@ -82,20 +76,20 @@ Deno.test("a saved session restores into the same or another load and goes on as
         await using model = await load(fixtureModel(name)!, EXACT);
         using session = model.session();
         await session.append(prompt(100));
-        await collect(session.generate({ ...GREEDY, maxTokens: 7 }));
+        await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 7 }));
         await session.save(path);
-        expected = await collect(session.generate({ ...GREEDY, maxTokens: 9 }));
+        expected = await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 9 }));
         using same = model.session();
         await same.append([5, 6, 7]);
         await same.restore(path);
-        assertEquals(await collect(same.generate({ ...GREEDY, maxTokens: 9 })), expected);
+        assertEquals(await Array.fromAsync(same.generate({ ...GREEDY, maxTokens: 9 })), expected);
       }
       await using again = await loadWith(fixtureModel(name)!, EXACT, {});
       using session = again.session();
       await session.restore(path);
       assertEquals(session.ids.length, 107);
       const { rows } = again.engine.forward.counts;
-      assertEquals(await collect(session.generate({ ...GREEDY, maxTokens: 9 })), expected);
+      assertEquals(await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 9 })), expected);
       assertEquals(again.engine.forward.counts.rows - rows, 9, "nothing restored is computed again");
     }
     assertEquals(
@@ -126,10 +120,10 @@ Deno.test("a session whose prompt was cut off by an abort can be saved, restored
     await restored.restore(path);
     const { rows } = model.engine.forward.counts;
     const options = { ...GREEDY, maxTokens: 5 };
-    const ids = await collect(restored.generate(options));
+    const ids = await Array.fromAsync(restored.generate(options));
     assertEquals(model.engine.forward.counts.rows - rows, 1000 - 4 * 64 + 4);
-    assertEquals(ids, await collect(session.generate(options)));
-    assertEquals(ids, await collect(model.generate(prompt(1000), options)));
+    assertEquals(ids, await Array.fromAsync(session.generate(options)));
+    assertEquals(ids, await Array.fromAsync(model.generate(prompt(1000), options)));
   } finally {
     await Deno.remove(path);
   }
@@ -142,7 +136,7 @@ Deno.test("a damaged, foreign or missing session file is a typed error and leave
     await using model = await loadWith(fixtureModel("e2b")!, EXACT, { keptPrefixes: 0 });
     using session = model.session();
     await session.append(prompt(60));
-    await collect(session.generate({ ...GREEDY, maxTokens: 3 }));
+    await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 3 }));
     await session.save(path);
     const good = await Deno.readFile(path);
     const ids = session.ids;
@@ -199,12 +193,12 @@ Deno.test("messages appended turn by turn answer as a chat with the whole conver
   await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
   using session = model.session();
   await session.append([{ role: "user", content: "My name is Grace." }]);
-  const first = model.tokenizer.decode(await collect(session.generate({ temperature: 0 })), {
+  const first = model.tokenizer.decode(await Array.fromAsync(session.generate({ temperature: 0 })), {
     skipSpecial: true,
   });
   const { rows } = model.engine.forward.counts;
   await session.append([{ role: "user", content: "What is my name?" }]);
-  const second = model.tokenizer.decode(await collect(session.generate({ temperature: 0 })), {
+  const second = model.tokenizer.decode(await Array.fromAsync(session.generate({ temperature: 0 })), {
     skipSpecial: true,
   });
   const messages: Message[] = [
@@ -223,7 +217,7 @@ Deno.test("a thought that the template leaves out of the past makes the timeline
   await using model = await load("tiny", EXACT);
   using session = model.session();
   await session.append([{ role: "user", content: "What is 58 + 67?" }], { thinking: true });
-  await collect(session.generate({ temperature: 0 }));
+  await Array.fromAsync(session.generate({ temperature: 0 }));
   await session.append([{ role: "user", content: "What is 27 + 45?" }]);
   const text = model.tokenizer.decode(session.ids);
   const messages: Message[] = [
@@ -232,7 +226,7 @@ Deno.test("a thought that the template leaves out of the past makes the timeline
     { role: "user", content: "What is 27 + 45?" },
   ];
   assertEquals(text, model.renderChat(messages, { thinking: true }));
-  const ids = await collect(session.generate({ temperature: 0, maxTokens: 60 }));
+  const ids = await Array.fromAsync(session.generate({ temperature: 0, maxTokens: 60 }));
   const reply = await model.chat(messages, { temperature: 0, thinking: true, maxTokens: 60 });
   assertEquals(ids.length, reply.usage.completionTokens);
 });
@@ -243,13 +237,13 @@ Deno.test("what a caller does to its messages after appending them does not chan
   const message: Message = { role: "user", content: "My name is Grace." };
   await session.append([message]);
   message.content = "My name is Bob.";
-  await collect(session.generate({ temperature: 0 }));
+  await Array.fromAsync(session.generate({ temperature: 0 }));
   const before = session.ids;
   await assertRejects(() => session.append([null] as never), InvalidArgument, "Message");
   assertEquals(session.ids, before);
   await session.append([{ role: "user", content: "What is my name?" }]);
   assertEquals(session.ids.slice(0, before.length), before);
-  const answer = await collect(session.generate({ temperature: 0 }));
+  const answer = await Array.fromAsync(session.generate({ temperature: 0 }));
   assertEquals(model.tokenizer.decode(answer, { skipSpecial: true }), "Your name is Grace.");
 });
 
@@ -262,7 +256,7 @@ Deno.test("appending beyond the context is refused with the numbers and changes 
   const words = [{ role: "user" as const, content: "word ".repeat(10) }];
   await assertRejects(() => session.append(words), ContextFull);
   assertEquals(session.ids, prompt(60));
-  assertEquals((await collect(session.generate({ ...GREEDY, maxTokens: 9 }))).length, 4);
+  assertEquals((await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 9 }))).length, 4);
 });
 
 Deno.test("a session appends more ids at once than a call can have arguments", async () => {
@@ -284,7 +278,7 @@ Deno.test("a session that ended its reply early gives back the cache that the re
   await second.append(prompt(30));
   await assertRejects(() => second.generate({ ...GREEDY, maxTokens: 400 }).next(), MemoryLimit);
   await running.return();
-  assertEquals((await collect(second.generate({ ...GREEDY, maxTokens: 400 }))).length, 400);
+  assertEquals((await Array.fromAsync(second.generate({ ...GREEDY, maxTokens: 400 }))).length, 400);
 });
 
 Deno.test("a session refuses a second generation, appends of nothing, and use after disposal", async () => {

@@ -1,15 +1,15 @@
 /** Speculation: the same tokens as without it, whatever the drafts are, and counts that tell how they fared. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { CheckpointError, InvalidArgument, load, MemoryLimit, type Message, type Model } from "../../mod.ts";
+import { CheckpointError, InvalidArgument, load, MemoryLimit, type Message } from "../../mod.ts";
 import { Drafter } from "../../src/engine/drafter.ts";
 import { Forward } from "../../src/engine/forward.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
 import { STATE_OUTPUT } from "../../src/engine/results.ts";
 import { DraftLength, lookUp } from "../../src/engine/speculative.ts";
+import { EXACT, generated } from "../support/calls.ts";
 import { fixtureModel, TINY, TINY_DRAFTER } from "../support/models.ts";
 
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const WITH_DRAFTER = { ...EXACT, drafter: TINY_DRAFTER } as const;
 
 interface Case {
@@ -23,16 +23,6 @@ interface Case {
 const CASES: Case[] = JSON.parse(
   await Deno.readTextFile(new URL("../fixtures/tiny/drafter_rejections.json", import.meta.url)),
 );
-
-async function generated(
-  model: Model,
-  ids: readonly number[],
-  options: Parameters<Model["generate"]>[1],
-): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
-}
 
 /** Records the rows that each forward of decode work takes, and how many of them stay. */
 function record(rounds: { length: number; drafts: readonly number[]; kept: number }[]): Disposable {

@@ -4,28 +4,16 @@
  */
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import type { Device } from "../../ffi/device.ts";
-import { encodeInput } from "../../src/engine/input.ts";
 import { DeviceError } from "../../src/errors.ts";
 import { type AttentionDescription, attentionProblem } from "../../src/conformance/cases/attention.ts";
 import type { Problem } from "../../src/conformance/problem.ts";
 import { equal, execute } from "../../src/conformance/runner.ts";
 import { openMetal } from "../metal/metal.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { dispatches } from "./support.ts";
 
 const library = await buildSoftMetalLibrary();
 const SEED = 17;
-
-/** Kernels that one run of the problem starts. */
-async function dispatches(device: Device, { plan, buffers, input }: Problem): Promise<number> {
-  using scope = new DisposableStack();
-  const bound = buffers.map((bytes) => {
-    const buffer = scope.use(device.createBuffer(bytes.length));
-    buffer.write(0, bytes);
-    return buffer;
-  });
-  const pass = scope.use(await device.compile(plan, bound));
-  return (await pass.run(encodeInput({ ...input, outputMask: 0 }))).dispatches;
-}
 
 /** The rows of y, and the KV pages afterwards. */
 async function run(

@@ -5,30 +5,17 @@
 import { assert, assertEquals } from "@std/assert";
 import { PRODUCT } from "../../src/conformance/case.ts";
 import { type ExpertDescription, expertProblem } from "../../src/conformance/cases/experts.ts";
-import type { Problem, WeightFormat } from "../../src/conformance/problem.ts";
+import type { WeightFormat } from "../../src/conformance/problem.ts";
 import { equal, execute, prepare, runCase } from "../../src/conformance/runner.ts";
-import { encodeInput } from "../../src/engine/input.ts";
-import type { Device } from "../../ffi/device.ts";
 import { openMetal } from "../metal/metal.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { dispatches } from "./support.ts";
 
 const library = await buildSoftMetalLibrary();
 const SEED = 29;
 const affine4: WeightFormat = { kind: "affine", bits: 4, group: 64, scales: "bf16" };
 const affine8: WeightFormat = { kind: "affine", bits: 8, group: 32, scales: "f16" };
 const bf16: WeightFormat = { kind: "bf16" };
-
-/** Kernels that one run of the problem starts. */
-async function dispatches(device: Device, { plan, buffers, input }: Problem): Promise<number> {
-  using scope = new DisposableStack();
-  const bound = buffers.map((bytes) => {
-    const buffer = scope.use(device.createBuffer(bytes.length));
-    buffer.write(0, bytes);
-    return buffer;
-  });
-  const pass = scope.use(await device.compile(plan, bound));
-  return (await pass.run(encodeInput({ ...input, outputMask: 0 }))).dispatches;
-}
 
 Deno.test("products with chosen experts are two dispatches for decode rows, three or four for prompts, however many experts", async () => {
   using device = await openMetal(library.path);

@@ -1,17 +1,11 @@
 /** Several sequences at once on software Metal: mixed forwards, drafts and prefixes give what each request alone gives. */
 import { assertEquals } from "@std/assert";
-import type { Model } from "../../mod.ts";
+import { generated } from "../support/calls.ts";
 import { fixtureModel } from "../support/models.ts";
 import { EXACT, loadMetal } from "./load.ts";
 
 const TARGET = fixtureModel("e2b"), DRAFTER = fixtureModel("assistant-e2b");
 const ignore = Deno.build.os !== "linux" || TARGET === null || DRAFTER === null;
-
-async function generated(model: Model, ids: readonly number[], options: Parameters<Model["generate"]>[1]) {
-  const all: number[] = [];
-  for await (const id of model.generate(ids, options)) all.push(id);
-  return all;
-}
 
 Deno.test("e2b on software Metal answers requests at once, with and without drafts, as each alone", {
   ignore,

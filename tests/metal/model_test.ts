@@ -46,12 +46,6 @@ function checkForwards(metal: SoftwareMetal): void {
   assertEquals(counted, [n, n, n, n, 0]);
 }
 
-async function collect(ids: AsyncIterable<number>): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of ids) all.push(id);
-  return all;
-}
-
 for (const name of ROWS) {
   const ignore = !supported || fixtureModel(name) === null;
 
@@ -106,7 +100,7 @@ for (const name of ROWS) {
       for (const { input_ids: ids, greedy } of prompts) {
         restart(metal);
         const options = { maxTokens: greedy.length, temperature: 0, ignoreEos: true };
-        assertEquals(await collect(model.generate(ids, options)), greedy);
+        assertEquals(await Array.fromAsync(model.generate(ids, options)), greedy);
         checkForwards(metal);
         assert(metal.count("dispatches") <= MOST_DISPATCHES * forwards.count);
       }
@@ -143,7 +137,7 @@ for (const name of ["text_sum", "tool_call"]) {
       const options = { temperature: 0, tools: golden.tools ?? undefined, thinking: golden.enable_thinking };
       const reply = await model.chat(golden.messages, options);
       assertEquals(reply.receipt.promptIds, golden.input_ids);
-      const ids = await collect(
+      const ids = await Array.fromAsync(
         model.generate(golden.input_ids, { temperature: 0, maxTokens: golden.output_ids.length + 4 }),
       );
       assertEquals(ids, golden.output_ids);

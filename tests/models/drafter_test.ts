@@ -7,6 +7,7 @@ import type { LoadedModel } from "../../src/engine/model.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
 import { Oracle } from "../../src/conformance/oracle/run.ts";
 import { fixture } from "../oracle/model.ts";
+import { EXACT } from "../support/calls.ts";
 import {
   cosine,
   fixtureModel,
@@ -18,7 +19,6 @@ import {
   TINY,
 } from "../support/models.ts";
 
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const PAIRS = [["e2b", "assistant-e2b"], ["31b", "assistant-31b"]] as const;
 /** Page table entries that a step may bring. */
 const PAGES = 64;

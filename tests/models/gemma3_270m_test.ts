@@ -4,35 +4,18 @@
  */
 import { assert, assertEquals } from "@std/assert";
 import { load } from "../../mod.ts";
-import { gemma3Model } from "../support/models.ts";
+import { generated } from "../support/calls.ts";
+import { gemma3Model, lossOf } from "../support/models.ts";
 import golden from "../fixtures/gemma3_270m/golden.json" with { type: "json" };
 
 const path = gemma3Model();
 const ignore = path === null;
 const EXACT = { device: "cpu", precision: "exact", kvCache: "f32", contextLength: 1024 } as const;
+const GREEDY = { temperature: 0, ignoreEos: true } as const;
 /** A step at which the first two tokens are nearer than this may go either way. */
 const NEAR_TIE = 0.05;
 /** Most tokens compared: more only take time. */
 const STEPS = 24;
-
-async function greedyOf(model: Awaited<ReturnType<typeof load>>, prompt: number[], maxTokens: number) {
-  const ids: number[] = [];
-  for await (const id of model.generate(prompt, { maxTokens, temperature: 0, ignoreEos: true })) ids.push(id);
-  return ids;
-}
-
-/** Mean negative log-likelihood of each token given those before it, in nats. */
-function lossOf(logits: Float32Array, ids: readonly number[], V: number): number {
-  let sum = 0;
-  for (let i = 0; i + 1 < ids.length; i++) {
-    const row = logits.subarray(i * V, (i + 1) * V);
-    let most = -Infinity, total = 0;
-    for (const value of row) most = Math.max(most, value);
-    for (const value of row) total += Math.exp(value - most);
-    sum += most + Math.log(total) - row[ids[i + 1]];
-  }
-  return sum / (ids.length - 1);
-}
 
 Deno.test("Gemma 3 270M: the vocabulary in the file gives the prompts' ids", { ignore }, async () => {
   await using model = await load(path!, EXACT);
@@ -57,7 +40,11 @@ Deno.test(
       });
       const tie = margins.findIndex((margin) => margin < NEAR_TIE);
       const certain = Math.min(tie < 0 ? greedy.length : tie, STEPS);
-      assertEquals(await greedyOf(model, promptIds, certain), greedy.slice(0, certain), prompt);
+      assertEquals(
+        await generated(model, promptIds, { ...GREEDY, maxTokens: certain }),
+        greedy.slice(0, certain),
+        prompt,
+      );
     }
     const { text } = await model.complete("The capital of France is", { maxTokens: 8, temperature: 0 });
     assertEquals(text, " the capital of the country of France.");
@@ -72,7 +59,7 @@ Deno.test(
     for (const { prompt, promptIds, greedy, llamaCpp } of golden.outputs) {
       const parted = greedy.findIndex((id, i) => id !== llamaCpp[i]);
       const steps = parted < 0 ? STEPS : parted + 1;
-      const ids = await greedyOf(model, promptIds, steps);
+      const ids = await generated(model, promptIds, { ...GREEDY, maxTokens: steps });
       const at = ids.findIndex((id, i) => id !== llamaCpp[i]);
       if (at < 0) continue;
       const logits = await model.logits([...promptIds, ...llamaCpp.slice(0, at)]);

@@ -6,9 +6,8 @@ import { TokenizerError } from "../../src/errors.ts";
 import { entriesOf, folderOf, openChanged, withFolder } from "../checkpoint/support.ts";
 import { type TensorEntry, type Value, writeGguf } from "../checkpoint/gguf_writer.ts";
 import { converted, tensorsOf } from "../convert/support.ts";
+import { EXACT } from "../support/calls.ts";
 import { maxDifference, readGolden } from "../support/models.ts";
-
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 
 const u32 = (value: number): Value => ({ type: "u32", value });
 const f32 = (value: number): Value => ({ type: "f32", value });

@@ -3,9 +3,9 @@ import { assert, assertEquals } from "@std/assert";
 import { type Internals, loadWith } from "../../src/engine/load.ts";
 import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
+import { EXACT } from "../support/calls.ts";
 import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
 
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 /** The rows of the repository and those of the optional set. */
 const ROWS = [
   "e2b",
@@ -41,12 +41,6 @@ async function open(name: string, internals: Internals = {}) {
   const golden = await readGolden(folder);
   const prompts = golden.prompts.filter(({ media }) => !media?.length);
   return { model: await loadWith(folder, EXACT, internals), golden, prompts };
-}
-
-async function collect(ids: AsyncIterable<number>): Promise<number[]> {
-  const all: number[] = [];
-  for await (const id of ids) all.push(id);
-  return all;
 }
 
 for (const name of ROWS) {
@@ -90,7 +84,7 @@ for (const name of ROWS) {
       await using _ = model;
       for (const { input_ids: ids, greedy } of prompts) {
         const options = { maxTokens: greedy.length, temperature: 0, ignoreEos: true };
-        assertEquals(await collect(model.generate(ids, options)), greedy);
+        assertEquals(await Array.fromAsync(model.generate(ids, options)), greedy);
       }
     },
   );

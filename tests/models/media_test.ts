@@ -2,9 +2,9 @@
 import { assert, assertEquals } from "@std/assert";
 import { type ContentPart, load, type Message } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
+import { EXACT } from "../support/calls.ts";
 import { cosine, fixtureModel, maxDifference, readGolden } from "../support/models.ts";
 
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const TINY = new URL("../fixtures/tiny/", import.meta.url).pathname;
 const CASES = [
   "image_scene",

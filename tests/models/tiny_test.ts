@@ -1,10 +1,10 @@
 /** The model that ships with the project: golden texts through the whole public API. */
 import { assert, assertEquals } from "@std/assert";
-import { load, type Message, type Model, type Tool } from "../../mod.ts";
+import { load, type Message, type Tool } from "../../mod.ts";
+import { EXACT, generated } from "../support/calls.ts";
 import { cosine, maxDifference, readTensors, sharedTiny, TINY } from "../support/models.ts";
 
 const FIXTURES = new URL("../fixtures/tiny/", import.meta.url);
-const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const CASES = [
   "text_sum",
   "text_capital_system",
@@ -32,19 +32,16 @@ async function readCase(name: string): Promise<Case> {
   return JSON.parse(await Deno.readTextFile(new URL(`${name}.json`, FIXTURES)));
 }
 
-async function greedy(model: Model, ids: number[], maxTokens: number): Promise<number[]> {
-  const out: number[] = [];
-  for await (const id of model.generate(ids, { temperature: 0, maxTokens })) out.push(id);
-  return out;
-}
-
 for (const name of CASES) {
   Deno.test(`tiny answers ${name} as the golden text does`, async () => {
     await using model = await load("tiny", EXACT);
     const golden = await readCase(name);
     const options = { tools: golden.tools ?? undefined, thinking: golden.enable_thinking };
     assertEquals(model.renderChat(golden.messages, options), golden.prompt);
-    assertEquals(await greedy(model, golden.input_ids, golden.output_ids.length + 4), golden.output_ids);
+    assertEquals(
+      await generated(model, golden.input_ids, { temperature: 0, maxTokens: golden.output_ids.length + 4 }),
+      golden.output_ids,
+    );
     const reply = await model.chat(golden.messages, { ...options, temperature: 0 });
     assertEquals(reply.receipt.promptIds, golden.input_ids);
     assertEquals(reply.usage.completionTokens, golden.output_ids.length);
@@ -95,7 +92,11 @@ for (const folder of [TINY, sharedTiny("model-mlx-4bit")]) {
       const similarity = cosine(await exact.logits(ids), await fast.logits(ids));
       assert(similarity >= 0.999, `${name}: cosine ${similarity}`);
       if (name === "text_story") continue; // a story may go on in many ways
-      assertEquals(await greedy(fast, ids, 64), await greedy(exact, ids, 64), name);
+      assertEquals(
+        await generated(fast, ids, { temperature: 0, maxTokens: 64 }),
+        await generated(exact, ids, { temperature: 0, maxTokens: 64 }),
+        name,
+      );
     }
   });
 }
@@ -114,7 +115,11 @@ Deno.test("the 4-bit copy of tiny, whose data begin at an odd offset, loads and 
     const logits = await model.logits(ids);
     assert(cosine(logits, expected) >= 0.9999, `${name}: cosine ${cosine(logits, expected)}`);
     assert(maxDifference(logits, expected) <= 2e-2, `${name}: difference ${maxDifference(logits, expected)}`);
-    assertEquals(await greedy(model, ids, 64), outputs[name].output_ids, name);
+    assertEquals(
+      await generated(model, ids, { temperature: 0, maxTokens: 64 }),
+      outputs[name].output_ids,
+      name,
+    );
   }
 });
 

@@ -1,4 +1,5 @@
-/** Fixture models and their golden values. */
+/** Fixture models, their golden values, and comparisons with these. */
+
 /** The folder of a fixture model as a path: the repository's copy, else the optional larger set; null if absent. */
 export function fixtureModel(name: string): string | null {
   for (const base of ["../fixtures/models/", "../../../shared/fixtures/"]) {
@@ -126,4 +127,17 @@ export function largest(a: ArrayLike<number>): number {
   let most = 0;
   for (let i = 0; i < a.length; i++) most = Math.max(most, Math.abs(a[i]));
   return most;
+}
+
+/** Mean negative log-likelihood of each token given those before it, in nats. `logits`: [ids, V]. */
+export function lossOf(logits: Float32Array, ids: readonly number[], V: number): number {
+  let sum = 0;
+  for (let i = 0; i + 1 < ids.length; i++) {
+    const row = logits.subarray(i * V, (i + 1) * V);
+    let most = -Infinity, total = 0;
+    for (const value of row) most = Math.max(most, value);
+    for (const value of row) total += Math.exp(value - most);
+    sum += most + Math.log(total) - row[ids[i + 1]];
+  }
+  return sum / (ids.length - 1);
 }
