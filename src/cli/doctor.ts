@@ -9,7 +9,7 @@ import { check, type CheckedRow, describeFailure } from "../conformance/check.ts
 import { select } from "../conformance/select.ts";
 import { CheckRecord } from "../engine/check_record.ts";
 import { InvalidArgument, MarkbaseError } from "../errors.ts";
-import { describeFlags, parseFlags } from "./args.ts";
+import { checkWords, describeFlags, parseFlags } from "./args.ts";
 import { type ConformanceSummary, describeSummary, summarise } from "./conformance_table.ts";
 import { ProgressBar } from "./progress.ts";
 import { bytes, style, write } from "./terminal.ts";
@@ -40,7 +40,8 @@ interface Finding {
 
 /** Runs the command with the words after its name; throws when a check fails. */
 export async function doctor(args: string[], signal: AbortSignal): Promise<void> {
-  const { values } = parseFlags(args, flags);
+  const { values, words } = parseFlags(args, flags);
+  checkWords(words);
   if (values.full && values.quick) throw new InvalidArgument("--full and --quick exclude each other.");
   const findings: Finding[] = [];
   const examine = async (name: string, work: () => Promise<Omit<Finding, "name" | "state">>) => {

@@ -26,7 +26,7 @@ const flags = {
 
 /** Help text of the command. */
 export const help =
-  `markbase explain\n\nPrints the plan of one forward: layers, cache, bytes, operations, predicted time.\n\n${
+  `markbase explain [SOURCE]\n\nPrints the plan of one forward: layers, cache, bytes, operations, predicted time.\n\n${
     describeFlags(flags)
   }`;
 

@@ -1,6 +1,7 @@
 /** The README.md that a conversion leaves beside its weights. */
 import type { AffineFormat } from "./affine.ts";
 import type { Quantized } from "./quantize.ts";
+import { RECIPES } from "./recipe.ts";
 
 /** The report as Markdown. */
 export function reportText(result: Quantized, source: string, base: AffineFormat): string {
@@ -9,9 +10,12 @@ export function reportText(result: Quantized, source: string, base: AffineFormat
   const name = /^[/.~]|^[a-z]+:/i.test(source)
     ? source.split(/[/\\]/).filter((part) => part !== "").at(-1)
     : source;
+  const ownBits = RECIPES.includes(result.recipe); // a recipe by name has bits for every module
+  const recipe = result.recipe === "uniform" ? [] : [`recipe ${result.recipe}`];
+  const bits = [...(ownBits ? [] : [`${base.bits} bits`]), ...recipe].join(", ");
   const rows = [
     ["made from", `${name}, ${gigabytes(result.sourceBytes)}`],
-    ["format", `MLX affine, ${base.bits} bits, groups of ${base.groupSize}, recipe ${result.recipe}`],
+    ["format", `MLX affine, ${bits}, groups of ${base.groupSize}`],
     ["size", `${gigabytes(result.bytes)}, ${result.bitsPerWeight.toFixed(2)} bits a text weight`],
     [
       "scales",

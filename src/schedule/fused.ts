@@ -1,4 +1,4 @@
-/** One layer in as few ops as the devices can do in one dispatch each: six, eight with per-layer embeddings, four more with routed experts. */
+/** One layer in as few ops as the devices have kernels for: five, seven with per-layer embeddings, four more with routed experts. */
 import type { LayerContext, Stream } from "./text.ts";
 import { addExperts } from "./moe.ts";
 import type { LinearOp } from "./ops.ts";

@@ -56,7 +56,7 @@ export interface Clip {
  * h = (residual + rms_norm(x, postNorm)) · scalar   (no residual: h = x; no postNorm: h = residual + x)
  * u = rms_norm(h, preNorm)                          (no preNorm: u = h)
  * y = epilogue(weights · u + biases)                (clip: u and the products are clamped)
- * `hOut`, where given, receives h. One op is one dispatch on a GPU for decode rows.
+ * `hOut`, where given, receives h. On a GPU one decode row takes one dispatch.
  */
 export interface LinearOp {
   kind: "linear";

@@ -54,6 +54,12 @@ Deno.test("generate refuses an empty prompt", async () => {
   assertStringIncludes(stderr, "The prompt is empty");
 });
 
+Deno.test("doctor takes no words", async () => {
+  const { code, stderr } = await markbase(["doctor", "everything"]);
+  assertEquals(code, 2);
+  assertStringIncludes(stderr, '"everything" is one word too many');
+});
+
 Deno.test("generate names a model that is not there", async () => {
   const { code, stderr } = await markbase(["generate", "hello", "--model", "./no/such/folder"]);
   assertEquals(code, 1);
