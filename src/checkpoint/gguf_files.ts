@@ -5,13 +5,13 @@ import { type FileEntry, openFile, readRange } from "./files.ts";
 import { type GgufHeader, parseGguf } from "./gguf.ts";
 import { ggufConfig } from "./gguf_config.ts";
 import type { GgufMetadata } from "./gguf_metadata.ts";
+import { ggufPart, ggufParts } from "./gguf_parts.ts";
 import { joinShards } from "./shards.ts";
 import type { RawTensor } from "./tensor.ts";
 
 /** Most parts of one model. */
 export const MAX_GGUF_PARTS: number = 1024;
 
-const PART_NAME = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/;
 const ROPE_FACTORS = "rope_freqs.weight";
 const MAX_ROPE_BYTES = 1 << 18;
 
@@ -57,17 +57,14 @@ export async function readGgufFiles(folder: string, name: string): Promise<GgufF
 
 /** The names of all parts of the model that `name` belongs to. */
 function partNames(name: string): string[] {
-  const match = PART_NAME.exec(name);
-  if (match === null) return [name];
-  const count = Number(match[3]);
-  if (count < 1 || count > MAX_GGUF_PARTS || Number(match[2]) < 1 || Number(match[2]) > count) {
+  const { number, count } = ggufPart(name) ?? { number: 1, count: 1 };
+  if (count < 1 || count > MAX_GGUF_PARTS || number < 1 || number > count) {
     throw new CheckpointError(
       "invalid_gguf",
-      `${name} names part ${Number(match[2])} of ${count}; a model has 1 to ${MAX_GGUF_PARTS} parts.`,
+      `${name} names part ${number} of ${count}; a model has 1 to ${MAX_GGUF_PARTS} parts.`,
     );
   }
-  const number = (n: number) => String(n).padStart(5, "0");
-  return Array.from({ length: count }, (_, i) => `${match[1]}-${number(i + 1)}-of-${match[3]}.gguf`);
+  return ggufParts(name);
 }
 
 function checkPart(metadata: GgufMetadata, index: number, parts: number): void {

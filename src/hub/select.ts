@@ -1,4 +1,5 @@
 /** Which files of a repository make a model: pure functions over names. */
+import { ggufParts } from "../checkpoint/gguf_parts.ts";
 import { SHARD_INDEX } from "../checkpoint/shards.ts";
 import { HubError } from "../errors.ts";
 
@@ -31,7 +32,6 @@ const SIDE_FILES = [
 ];
 /** Enough to explain a model. */
 const CONFIG_FILES = ["config.json", "generation_config.json"];
-const GGUF_PART = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/;
 
 /**
  * Chooses the files of a model. `file` is a file or folder inside the repository, `what` names the repository in
@@ -59,17 +59,6 @@ export function chooseFiles(
   const folder = file ?? "";
   const own = inside.filter(({ name }) => !name.slice(prefixOf(folder).length).includes("/"));
   return chooseFolder(own, inside, folder, what, configOnly);
-}
-
-/** All parts of a split GGUF file; a file that is none is its only part. */
-export function ggufParts(name: string): string[] {
-  const match = GGUF_PART.exec(name);
-  if (match === null) return [name];
-  const [, stem, , count] = match;
-  return Array.from(
-    { length: Number(count) },
-    (_, i) => `${stem}-${String(i + 1).padStart(5, "0")}-of-${count}.gguf`,
-  );
 }
 
 function chooseFile(names: ReadonlySet<string>, file: string, configOnly: boolean): Choice {

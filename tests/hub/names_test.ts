@@ -1,7 +1,8 @@
 import { assert, assertEquals, assertStringIncludes, assertThrows } from "@std/assert";
 import { HubError, InvalidArgument } from "../../src/errors.ts";
 import { parseReference, referenceOfUrl, referenceText } from "../../src/hub/reference.ts";
-import { chooseFiles, ggufParts } from "../../src/hub/select.ts";
+import { ggufParts } from "../../src/checkpoint/gguf_parts.ts";
+import { chooseFiles } from "../../src/hub/select.ts";
 
 Deno.test("references name repository, revision and file, and come back as they were written", () => {
   const cases: [string, string, string | undefined, string | undefined][] = [

@@ -1,7 +1,8 @@
 /** Whole models through the public API on software Metal: the real host code and kernels against the golden values. */
 import { assert, assertEquals } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
-import { cosine, fixtureModel, largest, maxDifference, readGolden, TINY } from "../support/models.ts";
+import { checkLogits, checkStates } from "../support/golden.ts";
+import { cosine, fixtureModel, readGolden, TINY } from "../support/models.ts";
 import { EXACT, loadMetal } from "./load.ts";
 import { SoftwareMetal } from "./metal.ts";
 
@@ -61,12 +62,7 @@ for (const name of ROWS) {
         restart(metal);
         const logits = await model.logits(ids, { last: 8 });
         checkForwards(metal);
-        const V = model.config.vocabularySize;
-        for (let row = 0; row < 8; row++) {
-          const a = logits.subarray(row * V, (row + 1) * V), b = expected.subarray(row * V, (row + 1) * V);
-          assert(cosine(a, b) >= 0.9999, `${prompt}, row ${row}: cosine ${cosine(a, b)}`);
-          assert(maxDifference(a, b) <= 2e-3, `${prompt}, row ${row}: difference ${maxDifference(a, b)}`);
-        }
+        checkLogits(logits, expected, model.config.vocabularySize, prompt);
       }
     },
   });
@@ -78,14 +74,7 @@ for (const name of ROWS) {
       const { model, golden, prompts } = await open(name);
       await using _ = model;
       for (const { name: prompt, input_ids: ids } of prompts) {
-        const { shape: [count, H], data } = golden.tensors.get(`${prompt}.hidden_states`)!;
-        const states = await model.hidden(ids);
-        assertEquals(states.length, count);
-        states.forEach((state, i) => {
-          const expected = data.subarray(i * H, (i + 1) * H);
-          const difference = maxDifference(state, expected);
-          assert(difference <= 1e-3 * largest(expected), `${prompt}, state ${i}: difference ${difference}`);
-        });
+        checkStates(await model.hidden(ids), golden.tensors.get(`${prompt}.hidden_states`)!, prompt);
       }
     },
   });

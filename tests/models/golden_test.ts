@@ -4,7 +4,8 @@ import { type Internals, loadWith } from "../../src/engine/load.ts";
 import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
 import { EXACT } from "../support/calls.ts";
-import { cosine, fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
+import { checkLogits, checkStates } from "../support/golden.ts";
+import { fixtureModel, maxDifference, readGolden } from "../support/models.ts";
 
 /** The rows of the repository and those of the optional set. */
 const ROWS = [
@@ -51,12 +52,7 @@ for (const name of ROWS) {
     for (const { name: prompt, input_ids: ids } of prompts) {
       const expected = golden.tensors.get(`${prompt}.logits_last8`)!.data;
       const logits = await model.logits(ids, { last: 8 });
-      const V = model.config.vocabularySize;
-      for (let row = 0; row < 8; row++) {
-        const a = logits.subarray(row * V, (row + 1) * V), b = expected.subarray(row * V, (row + 1) * V);
-        assert(cosine(a, b) >= 0.9999, `${prompt}, row ${row}: cosine ${cosine(a, b)}`);
-        assert(maxDifference(a, b) <= 2e-3, `${prompt}, row ${row}: difference ${maxDifference(a, b)}`);
-      }
+      checkLogits(logits, expected, model.config.vocabularySize, prompt);
     }
   });
 
@@ -64,14 +60,7 @@ for (const name of ROWS) {
     const { model, golden, prompts } = await open(name);
     await using _ = model;
     for (const { name: prompt, input_ids: ids } of prompts) {
-      const { shape: [count, H], data } = golden.tensors.get(`${prompt}.hidden_states`)!;
-      const states = await model.hidden(ids);
-      assertEquals(states.length, count);
-      states.forEach((state, i) => {
-        const expected = data.subarray(i * H, (i + 1) * H);
-        const difference = maxDifference(state, expected);
-        assert(difference <= 1e-3 * largest(expected), `${prompt}, state ${i}: difference ${difference}`);
-      });
+      checkStates(await model.hidden(ids), golden.tensors.get(`${prompt}.hidden_states`)!, prompt);
     }
   });
 

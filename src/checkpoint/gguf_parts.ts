@@ -1,0 +1,20 @@
+/** How the parts of a GGUF model are named: `NAME-00001-of-00003.gguf` and so on. Pure functions over names. */
+
+const PART_NAME = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/;
+
+/** Which part of how many a name says, unchecked; null for a file that is none of several. */
+export function ggufPart(name: string): { number: number; count: number } | null {
+  const match = PART_NAME.exec(name);
+  return match && { number: Number(match[2]), count: Number(match[3]) };
+}
+
+/** The names of all parts of the model that `name` belongs to; a file that is none of several is its only part. */
+export function ggufParts(name: string): string[] {
+  const match = PART_NAME.exec(name);
+  if (match === null) return [name];
+  const [, stem, , count] = match;
+  return Array.from(
+    { length: Number(count) },
+    (_, i) => `${stem}-${String(i + 1).padStart(5, "0")}-of-${count}.gguf`,
+  );
+}
