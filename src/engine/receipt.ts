@@ -1,4 +1,5 @@
 /** Fingerprint of a checkpoint's weights: cheap enough for every load, and honest about what it looked at. */
+import { sha256 } from "../../dylib/sources.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import { openFile, readRange } from "../checkpoint/files.ts";
 
@@ -29,7 +30,6 @@ export async function weightsFingerprint(checkpoint: Checkpoint): Promise<string
       if (offset > 0) parts.push(await readRange(file, offset, SAMPLE_BYTES));
     }
   }
-  const digest = await crypto.subtle.digest("SHA-256", await new Blob(parts as BlobPart[]).arrayBuffer());
-  const hex = [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const hex = await sha256(new Uint8Array(await new Blob(parts as BlobPart[]).arrayBuffer()));
   return `${whole ? "sha256" : "sampled-sha256"}:${hex}`;
 }

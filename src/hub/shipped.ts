@@ -1,5 +1,6 @@
 /** The small trained model that ships with the project: beside the sources, or fetched once where these come from a URL. */
 import { fileURLToPath } from "node:url";
+import { sha256 } from "../../dylib/sources.ts";
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { requirePermission } from "../../ffi/permissions.ts";
 import { HubError } from "../errors.ts";
@@ -101,12 +102,11 @@ async function fetchFile(
   await requirePermission({ name: "net", host: url.host }, "to fetch the model that ships with markbase");
   await requirePermission({ name: "write", path: folder }, "to keep the model that ships with markbase");
   const bytes = await download(url, signal);
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-  const sha256 = [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  if (sha256 !== file.sha256) {
+  const found = await sha256(bytes);
+  if (found !== file.sha256) {
     throw new HubError(
       "hash_mismatch",
-      `${url.href} has SHA-256 ${sha256} instead of ${file.sha256}. Import another version of markbase, or try again.`,
+      `${url.href} has SHA-256 ${found} instead of ${file.sha256}. Import another version of markbase, or try again.`,
     );
   }
   await Deno.mkdir(folder, { recursive: true });
