@@ -34,7 +34,7 @@ function contentOf(row: string): Required<Pick<GgufContent, "metadata" | "tensor
       if (Array.isArray(value)) {
         return [key, { type: "array", of: typeof value[0] === "boolean" ? "bool" : "u32", value }];
       }
-      throw new Error(`${key} is of no type that this helper writes`);
+      throw new Error(`${key} is of no type that is written here`);
     },
   );
   return {
