@@ -7,12 +7,11 @@ import { CANDIDATE_OUTPUTS } from "../../src/engine/results.ts";
 import { encodeInput } from "../../src/engine/input.ts";
 import { layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
 import { costOf } from "../../src/schedule/cost.ts";
-import { pageBytes, pageGroups } from "../../src/schedule/groups.ts";
+import { PAGE_TOKENS, pageBytes, pageGroups } from "../../src/schedule/groups.ts";
 import { tensorBytes } from "../../src/schedule/plan.ts";
 import { firstWeightBuffer, type TextPlan, textPlan } from "../../src/schedule/text.ts";
 import { median } from "../statistics.ts";
 
-const PAGE = 32;
 const REPETITIONS = 20;
 
 /** Times of one kind of forward. */
@@ -66,7 +65,7 @@ export class ForwardBench implements Disposable {
       device.info().weightAlignment,
     );
     const groups = pageGroups(config);
-    const pages = Math.ceil(context / PAGE) + 1;
+    const pages = Math.ceil(context / PAGE_TOKENS) + 1;
     const common = { kvFormat: "f16", kvPages: groups.map(() => pages), exact: false } as const;
     const limits = (rows: number, out: number, entries: number) => ({
       rows,

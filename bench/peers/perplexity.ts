@@ -6,15 +6,15 @@
  *
  * All tokens but the first count; the text must fit the context.
  */
-import { parseArgs } from "node:util";
 import { load } from "../../mod.ts";
+import { parseFlags } from "../../src/cli/args.ts";
 import { lossOf } from "../../tests/support/models.ts";
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
-  options: { text: { type: "string" }, device: { type: "string", default: "cpu" }, peer: { type: "string" } },
+const { values, words: [source] } = parseFlags(Deno.args, {
+  text: { type: "string", help: "file of the text" },
+  device: { type: "string", help: "where markbase runs (default: cpu)" },
+  peer: { type: "string", help: "the compiled llama_perplexity.cpp" },
 });
-const [source] = positionals;
 const text = await Deno.readTextFile(
   values.text ?? new URL("../../tests/fixtures/gemma3_270m/text.txt", import.meta.url),
 );
@@ -25,7 +25,11 @@ function report(who: string, nll: number): void {
 
 let ids: number[] = [];
 for (const precision of ["exact", "fast"] as const) {
-  using model = await load(source, { device: values.device as "cpu", precision, contextLength: 4096 });
+  using model = await load(source, {
+    device: (values.device ?? "cpu") as "cpu",
+    precision,
+    contextLength: 4096,
+  });
   const begin = model.config.tokens.bos === null ? [] : [model.config.tokens.bos];
   ids = [...begin, ...model.tokenizer.encode(text)];
   report(

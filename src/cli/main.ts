@@ -19,7 +19,6 @@ interface Command {
 const commands: Record<string, Command> = {
   chat: { summary: "talk with a model in the terminal", help: chat.help, run: chat.chat },
   generate: { summary: "answer one prompt", help: generate.help, run: generate.generate },
-  quantize: { summary: "a smaller copy of a model", help: quantize.help, run: quantize.quantize },
   describe: { summary: "tell what pictures and videos show", help: describe.help, run: describe.describe },
   transcribe: {
     summary: "write down recordings, as text or subtitles",
@@ -32,6 +31,7 @@ const commands: Record<string, Command> = {
     help: explain.help,
     run: explain.explain,
   },
+  quantize: { summary: "a smaller copy of a model", help: quantize.help, run: quantize.quantize },
   pull: { summary: "download a model of the hub", help: hub.pullHelp, run: hub.pull },
   list: { summary: "models in the hub's cache", help: hub.listHelp, run: hub.list },
   remove: { summary: "remove a model from the hub's cache", help: hub.removeHelp, run: hub.remove },

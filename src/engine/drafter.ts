@@ -14,6 +14,7 @@ import { firstWeightBuffer, OUTPUT } from "../schedule/text.ts";
 import type { RowRequest, SharedParts } from "./forward.ts";
 import { encodeInput, type PageTable } from "./input.ts";
 import { placeWeights } from "./place_weights.ts";
+import { CANDIDATES } from "./results.ts";
 import { layOutWeights } from "./weights.ts";
 
 /** The target as a drafter sees it. */
@@ -139,16 +140,16 @@ export class Drafter implements AsyncDisposable {
       outputMask: mask,
     });
     const count = rows.length;
-    const widths = [256, 256, 4, ...(options.logits ? [V] : [])];
+    const widths = [CANDIDATES, CANDIDATES, 4, ...(options.logits ? [V] : [])];
     const output = new Uint8Array(4 * count * widths.reduce((sum, width) => sum + width, 0));
     await this.#pass.run(input, output, { signal: options.signal });
     let at = 0;
     const take = (width: number) =>
       new Float32Array(output.buffer, (at += 4 * count * width) - 4 * count * width, count * width);
-    const ids = take(256);
+    const ids = take(CANDIDATES);
     return {
       ids: new Uint32Array(ids.buffer, ids.byteOffset, ids.length),
-      values: take(256),
+      values: take(CANDIDATES),
       stats: take(4),
       logits: options.logits ? take(V) : undefined,
     };

@@ -9,7 +9,13 @@ import type { Forward, RowRequest } from "./forward.ts";
 import type { Settings } from "./options.ts";
 import type { PlacedMedia } from "./placed.ts";
 import { CANDIDATE_OUTPUTS, type Results, STATE_OUTPUT } from "./results.ts";
-import { DraftLength, type DraftRequest, lookUp, type SpeculationCounts } from "./speculative.ts";
+import {
+  DraftLength,
+  type DraftRequest,
+  lookUp,
+  MOST_DRAFTS,
+  type SpeculationCounts,
+} from "./speculative.ts";
 
 /** Tokens and the part of them that is in the cache: the first `sequence.length`. */
 export interface Timeline {
@@ -27,8 +33,6 @@ export interface GenerationFacts {
   speculation?: SpeculationCounts;
 }
 
-/** Drafts of one forward at most. */
-export const MOST_DRAFTS = 8;
 /** Tokens reserved at a time for replies that name no `maxTokens`. */
 const USUAL_REPLY = 1024;
 

@@ -5,6 +5,8 @@ import type { PenaltyOptions } from "../sample/adjustments.ts";
 import { randomSeed } from "../sample/noise.ts";
 import type { SamplingOptions } from "../sample/sampler.ts";
 import type { GenerateOptions } from "./api.ts";
+import { CANDIDATES } from "./results.ts";
+import { MOST_DRAFTS } from "./speculative.ts";
 
 /** Throws `UnknownOption` for the first name outside `known`, `InvalidArgument` if `options` is no object. */
 export function checkNames(options: object, known: readonly string[]): void {
@@ -65,7 +67,6 @@ export interface Settings extends SamplingOptions, PenaltyOptions {
   signal: AbortSignal | undefined;
 }
 
-const MAX_LOGPROBS = 256; // the device's candidates
 /** Lower temperatures count as greedy: they would differ from it only between logits that are equal in f32. */
 const LEAST_TEMPERATURE = 1e-6;
 const LEAST_REPETITION_PENALTY = 0.01;
@@ -199,12 +200,12 @@ function biases(value: unknown, vocabularySize: number): ReadonlyMap<number, num
 }
 
 function drafts(value: unknown): boolean | number | undefined {
-  return typeof value === "boolean" ? value : integer("speculative", value, 1, 8);
+  return typeof value === "boolean" ? value : integer("speculative", value, 1, MOST_DRAFTS);
 }
 
 function alternatives(value: unknown): number | undefined {
   if (value === undefined || value === false) return undefined;
-  return value === true ? 0 : integer("logprobs", value, 0, MAX_LOGPROBS);
+  return value === true ? 0 : integer("logprobs", value, 0, CANDIDATES);
 }
 
 function describe(value: unknown): string {

@@ -8,6 +8,9 @@ import type { Drafter } from "./drafter.ts";
 import type { RowRequest } from "./forward.ts";
 import { CANDIDATES } from "./results.ts";
 
+/** Drafts of one forward at most. */
+export const MOST_DRAFTS = 8;
+
 /** Counts of one reply's speculation. */
 export interface SpeculationCounts {
   /** Where drafts came from: the drafter network, or text that went on like this before. */

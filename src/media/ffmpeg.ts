@@ -4,7 +4,7 @@
  */
 import { requirePermission } from "../../ffi/permissions.ts";
 import { MediaError, MissingPermission } from "../errors.ts";
-import { sampledFrames, type Video, type VideoFrame, type VideoOptions } from "./frames.ts";
+import { sampledFrames, USUAL_FPS, type Video, type VideoFrame, type VideoOptions } from "./frames.ts";
 import { SAMPLE_RATE } from "./mel.ts";
 import { checkSamples, type MonoSound } from "./mono.ts";
 import { checkPixels } from "./picture.ts";
@@ -19,7 +19,6 @@ const DEMUXERS: Partial<Record<MediaFormat, string>> = {
   aac: "aac",
   aiff: "aiff",
 };
-const USUAL_FPS = 24;
 /** Seconds of a video's sound that can be of use: one clip, and enough to know that there was more. */
 const SOUND_SECONDS = 31;
 

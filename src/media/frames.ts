@@ -5,6 +5,9 @@ import type { Sound } from "./mono.ts";
 /** Bytes that the file of a video may have. */
 export const MAX_VIDEO_BYTES: number = 2 ** 30;
 
+/** Frames per second of a video that does not say. */
+export const USUAL_FPS = 24;
+
 /** A frame that was sampled. */
 export interface VideoFrame {
   picture: Picture;

@@ -2,7 +2,14 @@
 import { InvalidArgument } from "../errors.ts";
 import type { AnimationFrame } from "./animation.ts";
 import { openWithFfmpeg } from "./ffmpeg.ts";
-import { MAX_VIDEO_BYTES, sampledFrames, type Video, type VideoFrame, type VideoOptions } from "./frames.ts";
+import {
+  MAX_VIDEO_BYTES,
+  sampledFrames,
+  USUAL_FPS,
+  type Video,
+  type VideoFrame,
+  type VideoOptions,
+} from "./frames.ts";
 import { gifFrames, parseGif } from "./gif.ts";
 import { imageHeader } from "./headers/image.ts";
 import type { VideoFrames, VideoInput } from "./inputs.ts";
@@ -12,7 +19,6 @@ import { isMediaSource, pathOf, readHead, readSource } from "./source.ts";
 import { sniff } from "./sniff.ts";
 import { webpFrames, webpLength } from "./webp_animation.ts";
 
-const USUAL_FPS = 24;
 const MOST_FRAMES = 100_000;
 
 /** Opens a video. Rejects with `MediaError`, `InvalidArgument`, `MissingPermission` or the signal's reason. */

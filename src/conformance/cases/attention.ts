@@ -1,5 +1,6 @@
 /** Cases of attention, attend and kv_write: pages, windows, head shapes. */
 import type { PageTable } from "../../engine/input.ts";
+import { PAGE_TOKENS } from "../../schedule/groups.ts";
 import type { KvLayer } from "../../schedule/ops.ts";
 import type { Tensor } from "../../schedule/tensor.ts";
 import { attentionVariants } from "../../schedule/variants.ts";
@@ -46,7 +47,6 @@ export interface AttentionDescription {
   /** what rows of a block see; default: earlier keys alone */ rule?: "window" | "whole";
 }
 
-const PAGE = 32;
 /** Layers of the page group; the case is about the second. */
 const LAYERS = 2;
 
@@ -74,8 +74,8 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
     }))
   );
   const spans = sequences.map(({ history, rows }) => ({
-    first: Math.floor(firstVisible(history, window) / PAGE),
-    end: Math.floor((history + rows - 1) / PAGE) + 1,
+    first: Math.floor(firstVisible(history, window) / PAGE_TOKENS),
+    end: Math.floor((history + rows - 1) / PAGE_TOKENS) + 1,
   }));
   const poolPages = spans.reduce((sum, { first, end }) => sum + end - first, 3);
   const order = new Random(seed).permutation(poolPages);
@@ -90,14 +90,14 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
   const eighths = (value: number) => d.shift ? Math.round(8 * value) / 8 : value;
   const { scoreScale = 1 } = d;
   const size = d.op === "attend" ? 1 : Math.SQRT2 / headDim ** 0.25 / Math.sqrt(scoreScale);
-  const values = new Float64Array(poolPages * 2 * LAYERS * kvHeads * PAGE * headDim).fill(NaN);
+  const values = new Float64Array(poolPages * 2 * LAYERS * kvHeads * PAGE_TOKENS * headDim).fill(NaN);
   sequences.forEach(({ history, rows }, s) => {
     const end = ownsKv ? history : history + rows;
     for (let position = firstVisible(history, window); position < end; position++) {
-      const page = tables[s].pages[Math.floor(position / PAGE) - tables[s].first];
+      const page = tables[s].pages[Math.floor(position / PAGE_TOKENS) - tables[s].first];
       for (const plane of [2, 3]) {
         for (let head = 0; head < kvHeads; head++) {
-          const at = ((page * 2 * LAYERS + plane) * kvHeads + head) * PAGE + position % PAGE;
+          const at = ((page * 2 * LAYERS + plane) * kvHeads + head) * PAGE_TOKENS + position % PAGE_TOKENS;
           const large = d.peak && position === end - 1 && plane === 2 ? d.peak : 1;
           for (let i = 0; i < headDim; i++) {
             values[at * headDim + i] = plane === 2
@@ -108,7 +108,7 @@ export function attentionProblem(d: AttentionDescription, seed: number, exact: b
       }
     }
   });
-  const pages = builder.pages("pages", [poolPages, 2 * LAYERS, kvHeads, PAGE, headDim], kind, values);
+  const pages = builder.pages("pages", [poolPages, 2 * LAYERS, kvHeads, PAGE_TOKENS, headDim], kind, values);
   const kv: KvLayer = { pages, layer: 1, group: 0 };
 
   const live = d.gathered ? "out_rows" as const : "rows" as const;

@@ -1,11 +1,9 @@
 /** The KV pages and attention over them. */
 import { NO_PAGE, type PageTable } from "../../engine/input.ts";
+import { PAGE_TOKENS } from "../../schedule/groups.ts";
 import type { AttendOp, AttentionOp, Rope } from "../../schedule/ops.ts";
 import { rmsNorm } from "./norm.ts";
 import { rope } from "./rope.ts";
-
-/** Tokens in a page. */
-const PAGE = 32;
 
 /** The K and V of one layer within the pages of its group. */
 export interface KvView {
@@ -26,9 +24,10 @@ export interface Place {
 
 /** Index of lane 0 of K (plane 0) or V (plane 1) at `position`. */
 function slot(kv: KvView, plane: 0 | 1, head: number, position: number, table: PageTable): number {
-  const page = table.pages[Math.floor(position / PAGE) - table.first];
+  const page = table.pages[Math.floor(position / PAGE_TOKENS) - table.first];
   if (page === undefined || page === NO_PAGE) throw new RangeError(`No page holds position ${position}.`);
-  return (((page * kv.planes + 2 * kv.layer + plane) * kv.kvHeads + head) * PAGE + position % PAGE) * kv.d;
+  return (((page * kv.planes + 2 * kv.layer + plane) * kv.kvHeads + head) * PAGE_TOKENS +
+    position % PAGE_TOKENS) * kv.d;
 }
 
 /** Stores the rows' k and v [r, kvHeads·d] at their positions. */
