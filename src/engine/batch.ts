@@ -5,7 +5,7 @@ import type { BatchRequest, ChatOptions, Model, Receipt, Reply } from "./api.ts"
 import { signalOf } from "./options.ts";
 
 /** A request that was checked. */
-type Call = (model: Model) => Promise<Reply>;
+export type Call = (model: Model) => Promise<Reply>;
 
 /** See `Model.batch`; `receipt` is that of replies that failed. */
 export async function answerAll(
@@ -71,7 +71,8 @@ export class Admission {
   }
 }
 
-function callOf(request: BatchRequest, common: ChatOptions, index: number): Call {
+/** The call that a request asks for, with `common` where it has no option of its own. Throws `InvalidArgument` for what is no request. */
+export function callOf(request: BatchRequest, common: ChatOptions, index: number): Call {
   if (Array.isArray(request)) return (model) => model.chat(request, common);
   if (typeof request === "object" && request !== null) {
     if ("messages" in request) {

@@ -5,8 +5,8 @@
 import { requirePermission } from "../../ffi/permissions.ts";
 import { InvalidArgument, MarkbaseError } from "../errors.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
-import type { ChatOptions, CompleteOptions, Message, Model, Reply } from "./api.ts";
-import { Admission } from "./batch.ts";
+import type { BatchRequest, ChatOptions, Model, Reply } from "./api.ts";
+import { Admission, type Call, callOf } from "./batch.ts";
 
 /** One line of the file of replies. */
 export interface BatchLine {
@@ -37,7 +37,7 @@ export interface BatchSummary {
 /** A request that was read. */
 interface Request {
   id: string;
-  /** what is asked for, or why nothing can be */ call: ((model: Model) => Promise<Reply>) | MarkbaseError;
+  /** what is asked for, or why nothing can be */ call: Call | MarkbaseError;
 }
 
 /**
@@ -135,11 +135,8 @@ function readRequest(line: string, number: number, common: ChatOptions): Request
   if ("signal" in own) {
     return { id, call: new InvalidArgument(`Line ${number}: signal is no option of a file.`) };
   }
-  if (messages !== undefined) {
-    return { id, call: (model) => model.chat(messages as Message[], { ...common, ...own }) };
-  }
-  const { tools: _tools, thinking: _thinking, ...rest } = common;
-  return { id, call: (model) => model.complete(prompt as string, { ...rest, ...(own as CompleteOptions) }) };
+  const request = { ...own, ...(messages === undefined ? { prompt } : { messages }) };
+  return { id, call: callOf(request as BatchRequest, common, number) };
 }
 
 /** The ids that have replies in `path`; errors and a line that was cut off are removed from it, so that they are tried again. */

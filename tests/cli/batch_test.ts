@@ -79,6 +79,18 @@ Deno.test("each line of a file gets its reply or its own error, by id", () =>
     assertEquals(found.size, 11);
   }));
 
+Deno.test("options that conversations alone have leave texts to continue as they are", () =>
+  inFolder(async (folder) => {
+    await using model = await load("tiny", { contextLength: 256 });
+    await Deno.writeTextFile(
+      `${folder}/in.jsonl`,
+      lines(question(0), { custom_id: "text", prompt: "One two" }),
+    );
+    const common = { maxTokens: 4, thinking: false, imageTokens: 70 };
+    const summary = await batchFile(model, `${folder}/in.jsonl`, `${folder}/out.jsonl`, { common });
+    assertEquals(summary, { kept: 0, answered: 2, failed: 0 });
+  }));
+
 Deno.test("a run goes on where an earlier one was cut off, and tries errors again", () =>
   inFolder(async (folder) => {
     await using model = await load("tiny");
