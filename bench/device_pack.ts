@@ -1,7 +1,7 @@
 /**
  * Readies `.device` for `bench/device.ts` on a machine that has a GPU but no network, compiler or Deno: the Deno binary, the
  * npm packages, the native library and the kernels as PTX, both as they are now. Prints the command that runs there, in a copy
- * of this checkout with `.device` in it.
+ * of this checkout with `.device` in it, and writes its results and log into the folder that the variable OUT names.
  *
  *     deno run -A bench/device_pack.ts [sections, separated by commas]
  */
@@ -51,7 +51,7 @@ try {
   const only = Deno.args[0] === undefined ? "" : ` --only ${Deno.args[0]}`;
   console.log(
     `python3 -c "${python}" && chmod +x /tmp/deno && export DENO_DIR=/tmp/pack/deno MARKBASE_DYLIB=/tmp/pack/libmarkbase.so MARKBASE_PTX=/tmp/pack/ptx DENO_NO_UPDATE_CHECK=1 && ` +
-      `/tmp/deno run -A --no-check --no-lock --cached-only bench/device.ts --out $OUT${only} 2>&1 | tee $OUT/log.txt | tail -c 11500`,
+      `/tmp/deno run -A --no-check --no-lock --cached-only bench/device.ts --out $OUT${only} 2>&1 | tee $OUT/log.txt`,
   );
   const bytes = (await Array.fromAsync(Deno.readDir(FOLDER)))
     .reduce((sum, { name }) => sum + Deno.statSync(`${FOLDER}/${name}`).size, 0);
