@@ -3,6 +3,7 @@ import { fileSource } from "../checkpoint/byte_source.ts";
 import { listFiles, openFile, readText } from "../checkpoint/files.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import { CheckpointError, TokenizerError } from "../errors.ts";
+import { SIDE_FILES } from "../hub/select.ts";
 import { templateFromGguf, vocabularyFromGguf } from "../tokenizer/gguf.ts";
 import { mergesOf } from "../tokenizer/merges.ts";
 import { TokenIndex } from "../tokenizer/token_index.ts";
@@ -15,18 +16,8 @@ export interface TextFiles {
   notes: string[];
 }
 
-const COPIED = new Set([
-  "tokenizer.json",
-  "tokenizer_config.json",
-  "special_tokens_map.json",
-  "added_tokens.json",
-  "chat_template.jinja",
-  "chat_template.json",
-  "generation_config.json",
-  "processor_config.json",
-  "preprocessor_config.json",
-  "video_preprocessor_config.json",
-]);
+/** All that is read beside weights but the config, which is written anew. */
+const COPIED = new Set(SIDE_FILES.filter((name) => name !== "config.json"));
 
 /** What `load` reads beside config and weights: copies, or files with what a GGUF file carries. */
 export async function textFiles(checkpoint: Checkpoint): Promise<TextFiles> {

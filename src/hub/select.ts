@@ -17,7 +17,7 @@ export interface Choice {
 }
 
 /** Read beside the weights of a folder. */
-const SIDE_FILES = [
+export const SIDE_FILES: readonly string[] = [
   "config.json",
   "generation_config.json",
   "tokenizer.json",
