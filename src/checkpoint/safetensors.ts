@@ -7,8 +7,8 @@ import { CheckpointError } from "../errors.ts";
 import { decodeUtf8, type JsonLimits, parseStrictJson } from "./json.ts";
 import type { RawTensor } from "./tensor.ts";
 
-/** Longest header in bytes. */
-export const MAX_HEADER_BYTES: number = 100_000_000;
+/** Longest header in bytes: entries of some 100,000 tensors, which take about 150 bytes each. */
+export const MAX_HEADER_BYTES: number = 16_000_000;
 /** Most tensors in one file. */
 export const MAX_TENSORS: number = 262_144;
 /** Most dimensions of one tensor. */
