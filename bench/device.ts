@@ -5,7 +5,7 @@
  *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,towers,kernels,forward,batch] [--shape e4b,26b-a4b]
  *         [--op linear] [--weights FOLDER] [--late]
  *
- * Full-size random weights are made where it runs. Writes a JSON file for each section into the folder and prints all tables
+ * Full-size random weights are made where it runs. Adds what each section found to device.json in the folder and prints all tables
  * once more at the end. `bench/device_pack.ts` readies a machine without a network or compiler.
  */
 import { parseFlags } from "../src/cli/args.ts";
@@ -75,16 +75,14 @@ async function child(name: string, part: { op?: string; shape?: string } = {}): 
   return `${text}-- ${what}: ${seconds} s${code === 0 ? "" : `, ended with status ${code}`}\n`;
 }
 
-async function save(name: string): Promise<void> {
+/** Adds what a section found to device.json: sections run in processes of their own, one after another. */
+async function save(section: string): Promise<void> {
   if (values.out === undefined) return;
   await Deno.mkdir(values.out, { recursive: true });
-  const part = `${name === "forward" || name === "batch" ? `-${shapeNames[0]}` : ""}${
-    values.late ? "-late" : ""
-  }`;
-  const file = `${values.out}/${name}${part}.json`;
-  // The ops of the conformance table come from processes of their own.
-  const before = name === "conformance" ? JSON.parse(await Deno.readTextFile(file).catch(() => "[]")) : [];
-  const all = name === "conformance" ? [...before, { op: values.op, ...report }] : report;
+  const file = `${values.out}/device.json`;
+  const before = JSON.parse(await Deno.readTextFile(file).catch(() => "[]"));
+  const shape = section === "forward" || section === "batch" ? shapeNames[0] : undefined;
+  const all = [...before, { section, shape, op: values.op, late: values.late, ...report }];
   await Deno.writeTextFile(file, JSON.stringify(all, null, 1));
 }
 
