@@ -2,7 +2,7 @@
 //
 // Little-endian, records packed as declared here, in this order: header, symbols (fixed four), buffers, tensors, ops,
 // outputs. A plan is untrusted: decode_plan() checks every count, operand, extent, alignment and overlap
-// before a device sees it. src/schedule/ops.ts documents what each op computes; tests/oracle is its specification.
+// before a device sees it. src/schedule/ops.ts documents what each op computes; src/conformance/oracle is its specification.
 #pragma once
 #include <cstdint>
 
