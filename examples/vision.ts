@@ -11,7 +11,7 @@ import { readPicture } from "../src/media/picture.ts";
 
 const pictures: Record<string, string[]> = {
   "star.png": ["Describe the image.", "What colour is the star?"],
-  "circles.png": ["Describe the image.", "How many circles are there?"],
+  "circles.png": ["Describe the image.", "How many shapes are there?"],
 };
 
 using bar = new ProgressBar();
