@@ -265,8 +265,8 @@ function entries(shape: Shape, noise: Noise): Entry[] {
   return list;
 }
 
-/** The `config.json` of a model of this shape, quantised or not. */
-export function configOf(shape: Shape, quantised: boolean = !shape.unquantised): Record<string, unknown> {
+/** The `config.json` of a model of this shape. */
+export function configOf(shape: Shape): Record<string, unknown> {
   const layerTypes = Array.from(
     { length: shape.layers },
     (_, i) => (i + 1) % shape.fullEvery === 0 ? "full_attention" : "sliding_attention",
@@ -288,7 +288,9 @@ export function configOf(shape: Shape, quantised: boolean = !shape.unquantised):
     audio_config: null,
     vision_config: null,
     ...(shape.towers ? towerConfig(shape.towers) : {}),
-    ...(quantised ? { quantization: { group_size: GROUP, bits: BITS, mode: "affine", ...routers } } : {}),
+    ...(shape.unquantised
+      ? {}
+      : { quantization: { group_size: GROUP, bits: BITS, mode: "affine", ...routers } }),
     tie_word_embeddings: true,
     text_config: {
       model_type: `${type}_text`,

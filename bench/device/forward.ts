@@ -141,12 +141,7 @@ export class ForwardBench implements Disposable {
     const { plan, pass } = this[kind];
     const input = this.#input(kind, rows, context);
     const outRows = kind === "decode" ? rows : 1;
-    const output = new Uint8Array(
-      [0, 1, 2].reduce(
-        (sum, i) => sum + tensorBytes(plan.outputs[i], { ...plan.limits, rows, out_rows: outRows }),
-        0,
-      ),
-    );
+    const output = candidatesOf(plan, outRows);
     const first = await pass.run(input, output);
     for (let i = 0; i < 3; i++) pass.runSync(input, output);
     const wall: number[] = [], deviceTime: number[] = [];
@@ -173,12 +168,7 @@ export class ForwardBench implements Disposable {
   /** Runs a forward of 4 decode rows that rejects with the first op whose output holds a NaN or an Inf. */
   async checkFinite(): Promise<void> {
     const { plan, pass } = this.checked;
-    const input = this.#input("decode", 4, 132);
-    const bytes = [0, 1, 2].reduce(
-      (sum, i) => sum + tensorBytes(plan.outputs[i], { ...plan.limits, rows: 4, out_rows: 4 }),
-      0,
-    );
-    await pass.run(input, new Uint8Array(bytes));
+    await pass.run(this.#input("decode", 4, 132), candidatesOf(plan, 4));
   }
 
   /** The time of each kernel in one forward; the device must have been opened with `timeKernels`. */
@@ -205,6 +195,12 @@ export class ForwardBench implements Disposable {
     });
     return [...shares.values()].sort((a, b) => b.seconds - a.seconds);
   }
+}
+
+/** Room for the candidates of `rows` output rows: the first three outputs. */
+function candidatesOf({ outputs, limits }: TextPlan, rows: number): Uint8Array<ArrayBuffer> {
+  const size = { ...limits, out_rows: rows };
+  return new Uint8Array(outputs.slice(0, 3).reduce((sum, output) => sum + tensorBytes(output, size), 0));
 }
 
 /** The weight buffers of a layout: files as they are, and one with what is not aligned in them. */

@@ -1,9 +1,8 @@
 /** `markbase batch`: a file of requests in, a file of replies out. */
-import { load } from "../../mod.ts";
 import { batchFile } from "../engine/batch_file.ts";
 import { InvalidArgument, MarkbaseError } from "../errors.ts";
 import { checkWords, describeFlags, parseFlags } from "./args.ts";
-import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
+import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
 import { write } from "./terminal.ts";
 
@@ -40,12 +39,7 @@ export async function batch(args: string[], signal: AbortSignal): Promise<void> 
     throw new InvalidArgument("The replies need a file of their own; name another --output.");
   }
   using bar = new ProgressBar();
-  await using model = await load(values.model ?? "tiny", {
-    ...loadOptions(values),
-    onProgress: bar.update,
-    signal,
-  });
-  bar.stop();
+  await using model = await loadModel(values, bar, signal);
   const summary = await batchFile(model, input, output, {
     common: generationOptions(values),
     onProgress: (completed, total) => bar.update({ stage: "batch", completed, total }),

@@ -1,9 +1,9 @@
 /** `markbase chat`: a conversation in the terminal. */
 import { createInterface } from "node:readline/promises";
 import process from "node:process";
-import { type ContentPart, load, MarkbaseError, type Message, type Model } from "../../mod.ts";
+import { type ContentPart, MarkbaseError, type Message, type Model } from "../../mod.ts";
 import { checkWords, describeFlags, parseFlags } from "./args.ts";
-import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
+import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
 import { style, write } from "./terminal.ts";
 
@@ -42,12 +42,7 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
   const { values, words } = parseFlags(args, flags);
   checkWords(words);
   using bar = new ProgressBar();
-  await using model = await load(values.model ?? "tiny", {
-    ...loadOptions(values),
-    onProgress: bar.update,
-    signal,
-  });
-  bar.stop();
+  await using model = await loadModel(values, bar, signal);
   const options = generationOptions(values);
   const conversation: Conversation = {
     system: values.system,

@@ -1,12 +1,12 @@
 /** `markbase describe`: what a model sees in pictures and videos. */
-import { type ContentPart, load, type Model } from "../../mod.ts";
+import type { ContentPart, Model } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
 import { isVideo } from "../media/kind.ts";
 import { readPicture } from "../media/picture.ts";
 import { pathOf, readSource } from "../media/source.ts";
 import { MAX_VIDEO_BYTES } from "../media/frames.ts";
 import { describeFlags, parseFlags } from "./args.ts";
-import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
+import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { preview } from "./preview.ts";
 import { ProgressBar } from "./progress.ts";
 import { style, write } from "./terminal.ts";
@@ -49,12 +49,7 @@ export async function describe(args: string[], signal: AbortSignal): Promise<voi
   const looked: Looked[] = [];
   for (const source of words) looked.push({ source, part: await open(source, signal) });
   using bar = new ProgressBar();
-  await using model = await load(values.model ?? "tiny", {
-    ...loadOptions(values),
-    onProgress: bar.update,
-    signal,
-  });
-  bar.stop();
+  await using model = await loadModel(values, bar, signal);
   const imageTokens = values["image-tokens"];
   const options = {
     ...generationOptions(values),

@@ -1,8 +1,7 @@
 /** `markbase generate`: one prompt in, one answer out. */
-import { load } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
 import { describeFlags, parseFlags } from "./args.ts";
-import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
+import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
 import { readAll, write } from "./terminal.ts";
 
@@ -29,12 +28,7 @@ export async function generate(args: string[], signal: AbortSignal): Promise<voi
     throw new InvalidArgument('The prompt is empty. Write it after "generate" or pipe it in.');
   }
   using bar = new ProgressBar();
-  await using model = await load(values.model ?? "tiny", {
-    ...loadOptions(values),
-    onProgress: bar.update,
-    signal,
-  });
-  bar.stop();
+  await using model = await loadModel(values, bar, signal);
   const options = { ...generationOptions(values), signal };
   if (values.raw) {
     const reply = await model.complete(prompt, options);

@@ -1,6 +1,7 @@
 /** Flags that several commands share, and what they mean to the library. */
-import type { ChatOptions, LoadOptions } from "../../mod.ts";
+import { type ChatOptions, load, type LoadOptions, type Model } from "../../mod.ts";
 import type { Flags, Values } from "./args.ts";
+import type { ProgressBar } from "./progress.ts";
 
 /** How a model is opened. */
 export const loadFlags = {
@@ -56,6 +57,18 @@ export function loadOptions(values: Values<typeof loadFlags>): LoadOptions {
     memory: values.memory,
     kvCache: values["kv-cache"] as LoadOptions["kvCache"],
   });
+}
+
+/** The model that {@linkcode loadFlags} name, with its progress on the bar until it is there. */
+export async function loadModel(
+  values: Values<typeof loadFlags>,
+  bar: ProgressBar,
+  signal: AbortSignal,
+): Promise<Model> {
+  const options = { ...loadOptions(values), onProgress: bar.update, signal };
+  const model = await load(values.model ?? "tiny", options);
+  bar.stop();
+  return model;
 }
 
 /** Library options of {@linkcode generationFlags}. */

@@ -1,10 +1,10 @@
 /** `markbase transcribe`: recordings to text or subtitles, long ones in overlapping chunks. */
-import { load, type Message, type Model, type Warning } from "../../mod.ts";
+import type { Message, Model, Warning } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
 import { MAX_CLIP_SAMPLES, SAMPLE_RATE } from "../media/mel.ts";
 import { readSound } from "../media/sound.ts";
 import { describeFlags, parseFlags } from "./args.ts";
-import { generationFlags, generationOptions, loadFlags, loadOptions } from "./options.ts";
+import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
 import { style, write } from "./terminal.ts";
 import { type Cue, cuesOf, plainText, planChunks, srt, vtt } from "./transcript.ts";
@@ -57,11 +57,7 @@ export async function transcribe(args: string[], signal: AbortSignal): Promise<v
   const prompt = values.prompt ?? "Transcribe the audio.";
   const options = { temperature: 0, ...generationOptions(values), signal };
   using bar = new ProgressBar();
-  await using model = await load(values.model ?? "tiny", {
-    ...loadOptions(values),
-    onProgress: bar.update,
-    signal,
-  });
+  await using model = await loadModel(values, bar, signal);
   for (const source of words) {
     const heard = await listen(model, source, { chunk, overlap, prompt }, options, (completed, total) => {
       bar.update({ stage: "transcribe", completed, total });

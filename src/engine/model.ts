@@ -308,7 +308,7 @@ export class LoadedModel implements Model {
     if (template === undefined) {
       throw new TemplateError(
         "template_missing",
-        `${source} has no chat template. Add chat_template.jinja, or use complete() with a prompt of your own.`,
+        `${source} has no chat template. Add chat_template.jinja, or use complete(), generate --raw on the command line, with a prompt of your own.`,
       );
     }
     const { tools } = options;

@@ -10,7 +10,6 @@ import { explainPlan } from "../../src/schedule/explain.ts";
 interface Row {
   name: string;
   shape: string;
-  quantised: boolean;
   sliding: number;
   full: number;
   /** ops of a layer, and of the plan */ ops: [number, number];
@@ -23,7 +22,6 @@ const ROWS: Row[] = [
   {
     name: "E2B",
     shape: "e2b",
-    quantised: true,
     sliding: 28,
     full: 7,
     ops: [7, 35 * 7 + 5],
@@ -33,7 +31,6 @@ const ROWS: Row[] = [
   {
     name: "E4B",
     shape: "e4b",
-    quantised: true,
     sliding: 35,
     full: 7,
     ops: [7, 42 * 7 + 5],
@@ -43,7 +40,6 @@ const ROWS: Row[] = [
   {
     name: "12B",
     shape: "12b",
-    quantised: true,
     sliding: 40,
     full: 8,
     ops: [5, 48 * 5 + 3],
@@ -54,7 +50,6 @@ const ROWS: Row[] = [
   {
     name: "26B-A4B",
     shape: "26b-a4b",
-    quantised: true,
     sliding: 25,
     full: 5,
     ops: [9, 30 * 9 + 3],
@@ -63,8 +58,7 @@ const ROWS: Row[] = [
   },
   {
     name: "26B-Standard",
-    shape: "26b-a4b",
-    quantised: false,
+    shape: "26b-standard",
     sliding: 25,
     full: 5,
     ops: [9, 30 * 9 + 3],
@@ -74,7 +68,6 @@ const ROWS: Row[] = [
   {
     name: "31B",
     shape: "31b",
-    quantised: true,
     sliding: 50,
     full: 10,
     ops: [5, 60 * 5 + 3],
@@ -104,7 +97,7 @@ function numbersOf(s: Shape): { matrices: number; routers: number } {
 for (const row of ROWS) {
   Deno.test(`a config alone explains layers, KV owners, bytes and dispatches of a token of ${row.name}`, () => {
     const shape = shapes[row.shape];
-    const { layers, groups, ops, totals, model } = explainPlan(parseConfig(configOf(shape, row.quantised)), {
+    const { layers, groups, ops, totals, model } = explainPlan(parseConfig(configOf(shape)), {
       device: "H200",
       context: 0,
     });
@@ -130,7 +123,7 @@ for (const row of ROWS) {
 
     // 4-bit weights with two bf16 numbers for 64 of them take 4.5 bits, those of 8 bits 8.5.
     const { matrices, routers } = numbersOf(shape);
-    const bytes = row.quantised ? (matrices * 4.5 + routers * 8.5) / 8 : 2 * (matrices + routers);
+    const bytes = shape.unquantised ? 2 * (matrices + routers) : (matrices * 4.5 + routers * 8.5) / 8;
     assert(Math.abs(totals.weightBytes / bytes - 1) < 2e-3, `${totals.weightBytes} bytes, not ${bytes}`);
     assert(totals.bytes > totals.weightBytes && totals.bytes < 1.01 * totals.weightBytes);
     assert(totals.seconds > bytes / 4.8e12 && totals.seconds < 10 * bytes / 4.8e12);
