@@ -12,7 +12,20 @@ export interface ModelResult {
   /** greedy continuations equal to the golden ones, of how many */ greedy: [number, number];
 }
 
-const MODELS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
+const MODELS = [
+  "e2b",
+  "e4b",
+  "e2b-mlx-4bit",
+  "e4b-mlx-mixed",
+  "26b-a4b",
+  "26b-a4b-mlx-4bit",
+  "26b-a4b-gguf-q4_0",
+  "kq-gguf-q4_k_m",
+  "tiny-gguf-iq4_nl",
+  "tiny-mlx-mxfp4",
+  "tiny-mlx-nvfp4",
+  "gemma3",
+];
 
 /** Runs every fixture model that is there. */
 export async function goldenModels(device: DeviceKind): Promise<ModelResult[]> {
