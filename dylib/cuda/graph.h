@@ -4,6 +4,7 @@
 
 #include "buffer.h"
 #include "kernels.h"
+#include "prefetch.h"
 
 namespace mb::cuda {
 
@@ -15,6 +16,7 @@ struct Step {
   std::vector<uint64_t> addresses;  // one for each buffer argument, in the order of the kernel's arguments
   std::vector<uint8_t> params;
   std::vector<size_t> after;        // earlier steps
+  std::vector<Range> weights;       // that it reads from end to end
   uint32_t op;                      // index in the plan
 };
 
@@ -37,7 +39,9 @@ class Graph {
     kEarly,     // behind a single other, a step starts while that one ends, where GPU and driver can
     kTimed,     // one after another, with a time stamp after each
   };
-  Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order);
+  // prefetcher: null, or what brings weights into the cache before steps of kEarly start.
+  Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order,
+        const Prefetcher *prefetcher = nullptr);
   ~Graph();
   Graph(const Graph &) = delete;
   Graph &operator=(const Graph &) = delete;
@@ -50,7 +54,7 @@ class Graph {
   size_t size() const { return steps_; }
 
  private:
-  void build(const std::vector<Step> &steps, size_t begin, size_t end, Order order);
+  void build(const std::vector<Step> &steps, size_t begin, size_t end, Order order, const Prefetcher *prefetcher);
   EventHandle new_event();
   void free();
 
