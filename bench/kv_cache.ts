@@ -6,6 +6,7 @@
  */
 import { load } from "../mod.ts";
 import { parseFlags } from "../src/cli/args.ts";
+import { klOfLogits } from "../src/convert/divergence.ts";
 
 const { values, words } = parseFlags(Deno.args, {
   text: { type: "string", help: "what the model reads (default: this project's licence)" },
@@ -22,13 +23,6 @@ const begin = numbers.tokenizer.bos === undefined ? [] : [numbers.tokenizer.bos]
 const ids = [...begin, ...numbers.tokenizer.encode(text)].slice(0, count);
 const V = numbers.config.vocabularySize;
 
-/** Natural logarithms of the probabilities of one row. */
-function logProbabilities(logits: Float32Array): Float64Array {
-  const most = logits.reduce((a, b) => Math.max(a, b));
-  const total = Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - most), 0)) + most;
-  return Float64Array.from(logits, (logit) => logit - total);
-}
-
 let sum = 0, rows = 0, most = 0;
 for (let part = 1; part <= 8; part++) {
   const end = Math.floor(ids.length * part / 8);
@@ -37,8 +31,8 @@ for (let part = 1; part <= 8; part++) {
     await codes.logits(ids.slice(0, end), { last: LAST }),
   ];
   for (let row = 0; row < LAST; row++) {
-    const [a, b] = [p, q].map((logits) => logProbabilities(logits.subarray(row * V, (row + 1) * V)));
-    const divergence = a.reduce((all, log, i) => all + Math.exp(log) * (log - b[i]), 0);
+    const [a, b] = [p, q].map((logits) => logits.subarray(row * V, (row + 1) * V));
+    const divergence = klOfLogits(a, b);
     sum += divergence;
     rows++;
     most = Math.max(most, divergence);

@@ -110,7 +110,6 @@ export const shapes: Record<string, Shape> = {
 
 const GROUP = 64;
 const BITS = 4;
-/** A router keeps more than the weights that it chooses. */
 const ROUTER_BITS = 8;
 
 interface Entry {
@@ -172,40 +171,20 @@ class Noise {
   }
 }
 
-/** Every tensor of a model of this shape, in MLX names. */
-function entries(shape: Shape, noise: Noise): Entry[] {
-  const list: Entry[] = [];
-  const root = "language_model.model.";
-  const bf16 = (name: string, dims: number[], fill: Entry["fill"]) =>
-    list.push({ name, dtype: "BF16", shape: dims, bytes: 2 * dims.reduce((a, b) => a * b, 1), fill });
-  const norm = (name: string, width: number) => bf16(`${root}${name}.weight`, [width], noise.near(1, 0.1));
-  const matrices = (name: string, rows: number[], columns: number, bits = BITS) => {
-    if (shape.unquantised) return bf16(`${root}${name}.weight`, [...rows, columns], noise.near(0, 0.035));
-    const words = columns * bits / 32;
-    list.push({
-      name: `${root}${name}.weight`,
-      dtype: "U32",
-      shape: [...rows, words],
-      bytes: rows.reduce((a, b) => a * b, 1) * words * 4,
-      fill: noise.codes(),
-    });
-    const step = 0.0043 * 2 ** (BITS - bits);
-    bf16(`${root}${name}.scales`, [...rows, columns / GROUP], noise.near(step, 0.1 * step));
-    bf16(
-      `${root}${name}.biases`,
-      [...rows, columns / GROUP],
-      noise.near(-step * (2 ** bits - 1) / 2, 0.7 * 0.0043),
-    );
-  };
-  const linear = (name: string, rows: number, columns: number) => matrices(name, [rows], columns);
-  if (shape.towers) {
-    addTowers(
-      shape.towers,
-      shape.hidden,
-      (name, dims, mean, spread) => bf16(name, dims, noise.near(mean, spread)),
-    );
-  }
+/** Takes the tensors of a text network as `addText` lists them; names are those of modules, from its root on. */
+export interface TextSink {
+  /** [...rows, columns]; `isRouter`: of a router, which keeps more than the weights that it chooses */
+  matrix(name: string, rows: number[], columns: number, isRouter?: boolean): void;
+  /** [width], near 1 */ norm(name: string, width: number): void;
+  /** values within `spread` of `mean`; `name` is the tensor's own */
+  values(name: string, dims: number[], mean: number, spread: number): void;
+}
+
+/** Every tensor of a text network of this shape. */
+export function addText(shape: Shape, sink: TextSink): void {
   const { hidden, perLayer, layers, vocabulary } = shape;
+  const norm = sink.norm.bind(sink);
+  const linear = (name: string, rows: number, columns: number) => sink.matrix(name, [rows], columns);
   linear("embed_tokens", vocabulary, hidden);
   norm("norm", hidden);
   if (perLayer > 0) {
@@ -214,7 +193,7 @@ function entries(shape: Shape, noise: Noise): Entry[] {
     norm("per_layer_projection_norm", perLayer);
   }
   for (let i = 0; i < layers; i++) {
-    const full = (i + 1) % shape.fullEvery === 0;
+    const full = isFull(shape, i);
     const headDim = full ? shape.globalHeadDim : shape.headDim;
     const shared = i >= layers - shape.sharedKv;
     const mlp = shape.mlp * (shared && shape.doubleWide ? 2 : 1);
@@ -247,21 +226,56 @@ function entries(shape: Shape, noise: Noise): Entry[] {
       ) {
         norm(layer(name), hidden);
       }
-      matrices(layer("router.proj"), [count], hidden, ROUTER_BITS);
-      bf16(`${root}${layer("router.scale")}`, [hidden], noise.near(1, 0.1));
-      bf16(`${root}${layer("router.per_expert_scale")}`, [count], noise.near(1, 0.1));
+      sink.matrix(layer("router.proj"), [count], hidden, true);
+      sink.values(layer("router.scale"), [hidden], 1, 0.1);
+      sink.values(layer("router.per_expert_scale"), [count], 1, 0.1);
       for (const name of ["gate_proj", "up_proj"]) {
-        matrices(layer(`experts.switch_glu.${name}`), [count, width], hidden);
+        sink.matrix(layer(`experts.switch_glu.${name}`), [count, width], hidden);
       }
-      matrices(layer("experts.switch_glu.down_proj"), [count, hidden], width);
+      sink.matrix(layer("experts.switch_glu.down_proj"), [count, hidden], width);
     }
     if (perLayer > 0) {
       linear(layer("per_layer_input_gate"), perLayer, hidden);
       linear(layer("per_layer_projection"), hidden, perLayer);
       norm(layer("post_per_layer_input_norm"), hidden);
     }
-    bf16(`${root}${layer("layer_scalar")}`, [1], noise.near(0.5, 0.05));
+    sink.values(layer("layer_scalar"), [1], 0.5, 0.05);
   }
+}
+
+/** Whether a layer attends to everything before it. */
+export function isFull(shape: Shape, layer: number): boolean {
+  return (layer + 1) % shape.fullEvery === 0;
+}
+
+/** Every tensor of a model of this shape, in MLX names. */
+function entries(shape: Shape, noise: Noise): Entry[] {
+  const list: Entry[] = [];
+  const root = "language_model.model.";
+  const bf16 = (name: string, dims: number[], mean: number, spread: number) => {
+    const bytes = 2 * dims.reduce((a, b) => a * b, 1);
+    list.push({ name, dtype: "BF16", shape: dims, bytes, fill: noise.near(mean, spread) });
+  };
+  if (shape.towers) addTowers(shape.towers, shape.hidden, bf16);
+  addText(shape, {
+    norm: (name, width) => bf16(`${root}${name}.weight`, [width], 1, 0.1),
+    values: (name, dims, mean, spread) => bf16(root + name, dims, mean, spread),
+    matrix(name, rows, columns, isRouter = false) {
+      if (shape.unquantised) return bf16(`${root}${name}.weight`, [...rows, columns], 0, 0.035);
+      const bits = isRouter ? ROUTER_BITS : BITS;
+      const words = columns * bits / 32;
+      list.push({
+        name: `${root}${name}.weight`,
+        dtype: "U32",
+        shape: [...rows, words],
+        bytes: rows.reduce((a, b) => a * b, 1) * words * 4,
+        fill: noise.codes(),
+      });
+      const step = 0.0043 * 2 ** (BITS - bits);
+      bf16(`${root}${name}.scales`, [...rows, columns / GROUP], step, 0.1 * step);
+      bf16(`${root}${name}.biases`, [...rows, columns / GROUP], -step * (2 ** bits - 1) / 2, 0.7 * 0.0043);
+    },
+  });
   return list;
 }
 
@@ -269,7 +283,7 @@ function entries(shape: Shape, noise: Noise): Entry[] {
 export function configOf(shape: Shape): Record<string, unknown> {
   const layerTypes = Array.from(
     { length: shape.layers },
-    (_, i) => (i + 1) % shape.fullEvery === 0 ? "full_attention" : "sliding_attention",
+    (_, i) => isFull(shape, i) ? "full_attention" : "sliding_attention",
   );
   const routers = shape.experts
     ? Object.fromEntries(

@@ -1,134 +1,146 @@
 /**
- * Speed beside llama.cpp in one run: both models are loaded, then prefill and decode are timed in turn (A B A B …), each on a
- * prompt that no cache has seen. Prints medians, spread and the ratio of the medians, load time and resident memory.
+ * Speed beside llama.cpp, MLX and Transformers in one run: all load a model, then prefill and decode are timed in turn
+ * (A B A B …), each on a prompt that no cache has seen and that is the same for all. Prints medians, spread, load time,
+ * resident memory and the ratios of the medians.
  *
- *     npm install --prefix FOLDER -E node-llama-cpp@3.21.1 --ignore-scripts
- *     deno run -A bench/peers/speed.ts MODEL --peer MODEL.gguf --modules FOLDER [--prompt 512] [--tokens 64] [--repetitions 5] [--threads 2]
+ *     deno run -A bench/peers/speed.ts MODEL… [--llama PROGRAM] [--node FOLDER] [--gguf FILE]
+ *         [--transformers PYTHON] [--mlx PYTHON] [--folder FOLDER]
+ *         [--prompt 512] [--tokens 32] [--repetitions 5] [--threads N] [--busy] [--json FILE]
  *
- * MODEL is anything that `load` takes; the peer runs its prebuilt binary without a GPU, in a process of Node.
+ * MODEL is what markbase loads; several are several peers. PROGRAM is the compiled `llama_worker.cpp`; the FOLDER of --node has
+ * node-llama-cpp; each PYTHON has the packages that `mlx_worker.py` and `transformers_worker.py` name. --gguf is for llama.cpp
+ * and --folder for the other two, where that is not MODEL. --busy also times decoding with a busy process on each core, and
+ * leaves prefill out. --json adds the samples to what FILE has, so that a comparison can be made in short parts.
  */
 import { parseFlags } from "../../src/cli/args.ts";
 import { readBandwidth } from "../bandwidth.ts";
-import { median, spread } from "../statistics.ts";
-import type { Request, Response } from "./worker.ts";
+import {
+  llamaPeer,
+  markbasePeer,
+  mlxPeer,
+  nodeLlamaPeer,
+  Peer,
+  type PeerCommand,
+  transformersPeer,
+} from "./peers.ts";
+import { type Comparison, describe, emptyRecord, joined, OWN } from "./record.ts";
 
-const { values, words } = parseFlags(Deno.args, {
-  peer: { type: "string", help: "GGUF file for llama.cpp; default: MODEL" },
-  modules: { type: "string", help: "folder in which node-llama-cpp is installed" },
+const { values, words: models } = parseFlags(Deno.args, {
+  llama: { type: "string", help: "compiled llama_worker.cpp" },
+  node: { type: "string", help: "folder in which node-llama-cpp is installed" },
+  gguf: { type: "string", help: "model of both; default: MODEL" },
+  transformers: { type: "string", help: "Python with torch and transformers" },
+  mlx: { type: "string", help: "Python with mlx and mlx-lm" },
+  folder: { type: "string", help: "model of both; default: MODEL" },
   prompt: { type: "number", help: "tokens of the prefill" },
   tokens: { type: "number", help: "tokens to decode" },
   repetitions: { type: "number", help: "how often" },
-  threads: { type: "number", help: "of llama.cpp; markbase takes all cores" },
+  threads: { type: "number", help: "of the peers; markbase takes all cores" },
+  busy: { type: "boolean", help: "decoding with a busy process on each core too, no prefill" },
+  json: { type: "string", help: "file to which the samples are added" },
 });
-const [model] = words;
-if (model === undefined || values.modules === undefined) {
-  console.error("usage: deno run -A bench/peers/speed.ts MODEL --modules FOLDER [--peer MODEL.gguf]");
+if (models.length === 0) {
+  console.error(
+    "usage: deno run -A bench/peers/speed.ts MODEL… [--llama PROGRAM] … (the file's head says more)",
+  );
   Deno.exit(2);
 }
-const prompt = values.prompt ?? 512;
-const tokens = values.tokens ?? 64;
-const repetitions = values.repetitions ?? 5;
-const threads = values.threads ?? navigator.hardwareConcurrency;
+const { prompt = 512, tokens = 32, repetitions = 5, busy = false } = values;
+const cores = navigator.hardwareConcurrency;
+const threads = values.threads ?? cores;
+const gguf = values.gguf ?? models[0];
+const folder = values.folder ?? models[0];
+const base = (path: string) => path.split("/").filter((part) => part !== "").at(-1)!;
 
-/** A process that answers one line of JSON with another. */
-class Worker implements Disposable {
-  readonly #child: Deno.ChildProcess;
-  readonly #writer: WritableStreamDefaultWriter<Uint8Array>;
-  readonly #lines: ReadableStreamDefaultReader<string>;
-  #rest = "";
+const commands: PeerCommand[] = [
+  ...models.map((model) => markbasePeer(models.length > 1 ? `${OWN}, ${base(model)}` : OWN, model)),
+  ...(values.llama ? [llamaPeer(values.llama, gguf, threads)] : []),
+  ...(values.node ? [nodeLlamaPeer(values.node, gguf, threads)] : []),
+  ...(values.transformers ? [transformersPeer(values.transformers, folder, threads)] : []),
+  ...(values.mlx ? [mlxPeer(values.mlx, folder, threads)] : []),
+];
 
-  constructor(readonly name: string, command: string, args: string[]) {
-    this.#child = new Deno.Command(command, { args, stdin: "piped", stdout: "piped", stderr: "null" })
-      .spawn();
-    this.#writer = this.#child.stdin.getWriter();
-    this.#lines = this.#child.stdout.pipeThrough(new TextDecoderStream()).getReader();
+const LEAD = 16; // tokens before those that are decoded
+const WARM_UP = 8;
+
+let seed = Date.now() >>> 0;
+/** Ids below 196,608 that no earlier prompt of this machine is likely to have begun with. */
+function randomIds(count: number): number[] {
+  return Array.from({ length: count }, () => {
+    seed = (Math.imul(seed, 1103515245) + 12345) >>> 0;
+    return 1000 + (seed >>> 8) % 195_000;
+  });
+}
+
+/** A process that keeps one core busy until it is disposed. */
+function busyProcess(): Disposable {
+  const child = new Deno.Command("sh", { args: ["-c", "while :; do :; done"] }).spawn();
+  return { [Symbol.dispose]: () => child.kill("SIGKILL") };
+}
+
+using stack = new DisposableStack();
+const peers = commands.map((command) => stack.use(new Peer(command)));
+const counts = ({ command: { most } }: Peer) => ({
+  prompt: Math.min(prompt, most?.prompt ?? prompt),
+  tokens: Math.min(tokens, most?.tokens ?? tokens),
+});
+const record: Comparison = {
+  title: base(models[0]),
+  threads,
+  bandwidth: [],
+  dates: [new Date().toISOString()],
+  peers: {},
+};
+for (const peer of peers) {
+  const { prompt, tokens } = counts(peer);
+  record.peers[peer.name] = emptyRecord(prompt, tokens);
+  record.peers[peer.name].load.push((await peer.ask("load")).seconds);
+  // Touches every page of the weights and makes whatever is made once.
+  if (!busy) await peer.ask("prefill", ...randomIds(Math.min(prompt, 64)));
+  await peer.ask("decode", Math.min(tokens, WARM_UP), ...randomIds(LEAD));
+}
+
+/** One after another, all peers decode after the same prompt; tokens/s. */
+async function decodeAll(key: "decode" | "busyDecode"): Promise<void> {
+  const ids = randomIds(LEAD);
+  for (const peer of peers) {
+    const { tokens } = counts(peer);
+    record.peers[peer.name][key].push(tokens / (await peer.ask("decode", tokens, ...ids)).seconds);
   }
+}
 
-  async ask(request: Request): Promise<Response> {
-    await this.#writer.write(new TextEncoder().encode(JSON.stringify(request) + "\n"));
-    for (;;) {
-      const end = this.#rest.indexOf("\n");
-      if (end >= 0) {
-        const line = this.#rest.slice(0, end);
-        this.#rest = this.#rest.slice(end + 1);
-        if (line.startsWith("{")) return JSON.parse(line);
-        continue; // a message of the library
-      }
-      const { value, done } = await this.#lines.read();
-      if (done) throw new Error(`the process of ${this.name} ended`);
-      this.#rest += value;
+const before = await readBandwidth(cores);
+for (let i = 0; i < repetitions; i++) {
+  if (!busy) {
+    const ids = randomIds(prompt);
+    for (const peer of peers) {
+      const { prompt } = counts(peer);
+      const { seconds } = await peer.ask("prefill", ...ids.slice(0, prompt));
+      record.peers[peer.name].prefill.push(prompt / seconds);
     }
   }
-
-  /** Resident bytes now, and most ever. */
-  async memory(): Promise<{ now: number; most: number }> {
-    const status = await Deno.readTextFile(`/proc/${this.#child.pid}/status`);
-    const field = (name: string) => 1024 * Number(new RegExp(`${name}:\\s*(\\d+)`).exec(status)?.[1] ?? NaN);
-    return { now: field("VmRSS"), most: field("VmHWM") };
-  }
-
-  [Symbol.dispose](): void {
-    this.#child.kill("SIGKILL");
+  await decodeAll("decode");
+  if (busy) {
+    using all = new DisposableStack();
+    for (let core = 0; core < cores; core++) all.use(busyProcess());
+    await decodeAll("busyDecode");
   }
 }
-
-const here = (name: string) => new URL(name, import.meta.url).pathname;
-using markbase = new Worker("markbase", Deno.execPath(), [
-  "run",
-  "-A",
-  "--no-lock",
-  here("worker.ts"),
-  model,
-]);
-using llama = new Worker("llama.cpp", "node", [
-  here("llama_worker.mjs"),
-  values.modules,
-  values.peer ?? model,
-  String(threads),
-]);
-const workers = [markbase, llama];
-
-const load: Record<string, number> = {}, prefill: Record<string, number[]> = {}, decode: typeof prefill = {};
-for (const worker of workers) {
-  load[worker.name] = (await worker.ask({ what: "load" })).seconds;
-  // Touches every page of the weights and makes whatever is made once.
-  await worker.ask({ what: "prefill", tokens: prompt, seed: 1 });
-  await worker.ask({ what: "decode", tokens: 4, seed: 2 });
-  prefill[worker.name] = [];
-  decode[worker.name] = [];
+const after = await readBandwidth(cores);
+record.bandwidth.push([before / 1e9, after / 1e9]);
+for (const peer of peers) {
+  const { all, files } = await peer.resident();
+  record.peers[peer.name].resident.push(all);
+  record.peers[peer.name].residentFiles.push(files);
 }
-const before = await readBandwidth(threads);
-for (let i = 0; i < repetitions; i++) {
-  for (const worker of workers) {
-    const { seconds } = await worker.ask({ what: "prefill", tokens: prompt, seed: 10 + i });
-    prefill[worker.name].push(prompt / seconds);
+
+let whole = record;
+if (values.json !== undefined) {
+  try {
+    whole = joined(JSON.parse(await Deno.readTextFile(values.json)), record);
+  } catch (error) {
+    if (!(error instanceof Deno.errors.NotFound)) throw error;
   }
-  for (const worker of workers) {
-    const { seconds } = await worker.ask({ what: "decode", tokens, seed: 100 + i });
-    decode[worker.name].push(tokens / seconds);
-  }
+  await Deno.writeTextFile(values.json, JSON.stringify(whole, null, 1) + "\n");
 }
-const after = await readBandwidth(threads);
-
-console.log(
-  `model        ${model.split("/").pop()} beside ${
-    (values.peer ?? model).split("/").pop()
-  }, ${threads} threads`,
-);
-console.log(`bandwidth    ${(before / 1e9).toFixed(1)} GB/s before, ${(after / 1e9).toFixed(1)} after`);
-for (const { name } of workers) {
-  console.log(
-    `${name.padEnd(12)} prefill(${prompt}) ${spread(prefill[name])} tokens/s, decode ${
-      spread(decode[name])
-    } tokens/s, load ${load[name].toFixed(2)} s`,
-  );
-}
-for (const worker of workers) {
-  const { now, most } = await worker.memory();
-  console.log(
-    `${worker.name.padEnd(12)} resident ${(now / 1e6).toFixed(0)} MB, at most ${(most / 1e6).toFixed(0)} MB`,
-  );
-}
-const ratio = (samples: Record<string, number[]>) =>
-  (median(samples.markbase) / median(samples["llama.cpp"])).toFixed(2);
-console.log(`ratio        prefill ${ratio(prefill)}, decode ${ratio(decode)}`);
+console.log(describe(whole));

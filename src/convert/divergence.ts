@@ -35,7 +35,7 @@ export async function divergence(
 }
 
 /** Σ p ln(p / q) in nats of two rows of logits. */
-function klOfLogits(p: Float32Array, q: Float32Array): number {
+export function klOfLogits(p: Float32Array, q: Float32Array): number {
   const logP = logSumExp(p), logQ = logSumExp(q);
   let sum = 0;
   for (let i = 0; i < p.length; i++) {

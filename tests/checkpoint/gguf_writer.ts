@@ -91,9 +91,15 @@ export class ByteWriter {
   }
 }
 
-/** The bytes of a file. */
-export function writeGguf(content: GgufContent): Uint8Array<ArrayBuffer> {
-  const { metadata = [], tensors = [], alignment = 32 } = content;
+/** A tensor and where its data begin. */
+type Placed = Omit<TensorEntry, "data"> & { offset: number };
+
+/** The bytes of a file up to its data. */
+export function writeHead(
+  content: Omit<GgufContent, "tensors">,
+  tensors: readonly Placed[],
+): Uint8Array<ArrayBuffer> {
+  const { metadata = [], alignment = ALIGNMENT } = content;
   const head = new ByteWriter().bytes(new TextEncoder().encode(content.magic ?? "GGUF"));
   head.u32(content.version ?? 3);
   head.u64(content.tensorCount ?? tensors.length).u64(content.entryCount ?? metadata.length);
@@ -101,21 +107,33 @@ export function writeGguf(content: GgufContent): Uint8Array<ArrayBuffer> {
     head.text(key).u32(VALUE_TYPES[value.type]);
     head.value(value.type, value.value, value.type === "array" ? value.of : undefined);
   }
+  for (const { name, shape, type, offset } of tensors) {
+    head.text(name).u32(shape.length);
+    for (const size of shape.toReversed()) head.u64(size);
+    head.u32(type).u64(offset);
+  }
+  const bytes = new Uint8Array(Math.ceil(head.length / alignment) * alignment);
+  bytes.set(head.finish());
+  return bytes;
+}
+
+/** Tensors begin at multiples of it. */
+export const ALIGNMENT = 32;
+
+/** The bytes of a file. */
+export function writeGguf(content: GgufContent): Uint8Array<ArrayBuffer> {
+  const { tensors = [], alignment = ALIGNMENT } = content;
   let end = 0;
   const placed = tensors.map((tensor) => {
     const offset = tensor.offset ?? Math.ceil(end / alignment) * alignment;
     end = Math.max(end, offset + tensor.data.length);
     return { ...tensor, offset };
   });
-  for (const { name, shape, type, offset } of placed) {
-    head.text(name).u32(shape.length);
-    for (const size of shape.toReversed()) head.u64(size);
-    head.u32(type).u64(offset);
-  }
-  const start = Math.ceil(head.length / alignment) * alignment;
+  const head = writeHead(content, placed);
+  const start = head.length;
   // Offsets far away are for headers that are to be refused.
   const bytes = new Uint8Array(start + Math.min(end, 1 << 24));
-  bytes.set(head.finish());
+  bytes.set(head);
   for (const { data, offset } of placed) {
     if (start + offset + data.length <= bytes.length) bytes.set(data, start + offset);
   }

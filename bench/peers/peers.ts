@@ -1,0 +1,115 @@
+/**
+ * Processes that run one model each, so that they can be timed in turn. A request is a line:
+ *
+ *     load                  opens the model
+ *     prefill ID ID …       computes the logits after a prompt, afresh
+ *     decode COUNT ID ID …  the same, and the likeliest token; timed are COUNT more of these
+ *     loss ID ID …          (llama.cpp) mean negative log-likelihood of all ids but the first
+ *
+ * The answer is a line of JSON: `{"seconds": …}` and, for the last, `"loss"`.
+ */
+
+/** What a process answers. */
+export interface Answer {
+  seconds: number;
+  /** nats */ loss?: number;
+}
+
+/** How to start the process of one peer. */
+export interface PeerCommand {
+  name: string;
+  command: string;
+  args: string[];
+  /** tokens of a prompt and tokens to decode at most, where a peer is so slow that more would take minutes */ most?:
+    {
+      prompt: number;
+      tokens: number;
+    };
+}
+
+/** Lines of a stream of text. */
+export async function* linesOf(bytes: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<string> {
+  let rest = "";
+  for await (const text of bytes.pipeThrough(new TextDecoderStream())) {
+    const lines = (rest + text).split("\n");
+    rest = lines.pop()!;
+    yield* lines;
+  }
+}
+
+const here = (name: string) => new URL(name, import.meta.url).pathname;
+
+/** markbase, on all cores. */
+export function markbasePeer(name: string, model: string): PeerCommand {
+  return { name, command: Deno.execPath(), args: ["run", "-A", here("markbase_worker.ts"), model] };
+}
+
+/** A compiled `llama_worker.cpp`. */
+export function llamaPeer(program: string, model: string, threads: number, ...more: string[]): PeerCommand {
+  return { name: "llama.cpp", command: program, args: [model, String(threads), ...more] };
+}
+
+/** The prebuilt library of the npm package in the folder `modules`. */
+export function nodeLlamaPeer(modules: string, model: string, threads: number): PeerCommand {
+  const args = [here("node_llama_worker.mjs"), modules, model, String(threads)];
+  return { name: "node-llama-cpp", command: "node", args };
+}
+
+/** A Python that has torch and transformers; bf16. */
+export function transformersPeer(python: string, model: string, threads: number): PeerCommand {
+  return {
+    name: "Transformers",
+    command: python,
+    args: [here("transformers_worker.py"), model, String(threads)],
+  };
+}
+
+/** A Python that has mlx and mlx-lm. Its CPU kernels on Linux take seconds a token. */
+export function mlxPeer(python: string, model: string, threads: number): PeerCommand {
+  const args = [here("mlx_worker.py"), model, String(threads)];
+  return { name: "MLX", command: python, args, most: { prompt: 4, tokens: 2 } };
+}
+
+/** The running process of a peer. */
+export class Peer implements Disposable {
+  readonly #child: Deno.ChildProcess;
+  readonly #writer: WritableStreamDefaultWriter<Uint8Array>;
+  readonly #lines: AsyncGenerator<string>;
+
+  constructor(readonly command: PeerCommand) {
+    const { command: program, args } = command;
+    this.#child = new Deno.Command(program, { args, stdin: "piped", stdout: "piped", stderr: "null" })
+      .spawn();
+    this.#writer = this.#child.stdin.getWriter();
+    this.#lines = linesOf(this.#child.stdout);
+  }
+
+  get name(): string {
+    return this.command.name;
+  }
+
+  /** Sends a request. Rejects when the process ended. */
+  async ask(what: "load" | "prefill" | "decode" | "loss", ...numbers: readonly number[]): Promise<Answer> {
+    await this.#writer.write(new TextEncoder().encode([what, ...numbers].join(" ") + "\n"));
+    for (;;) {
+      const { value, done } = await this.#lines.next();
+      if (done) throw new Error(`The process of ${this.name} ended: ${(await this.#child.status).code}.`);
+      if (value.startsWith("{")) return JSON.parse(value); // others are messages of its libraries
+    }
+  }
+
+  /** Bytes that are resident now: of files, and others. Linux alone. */
+  async resident(): Promise<{ all: number; files: number }> {
+    const status = await Deno.readTextFile(`/proc/${this.#child.pid}/status`);
+    const field = (name: string) => 1024 * Number(new RegExp(`${name}:\\s*(\\d+)`).exec(status)?.[1] ?? NaN);
+    return { all: field("VmRSS"), files: field("RssFile") };
+  }
+
+  [Symbol.dispose](): void {
+    try {
+      this.#child.kill("SIGKILL");
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error; // it has ended
+    }
+  }
+}
