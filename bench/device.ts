@@ -28,7 +28,6 @@ const { values } = parseFlags(Deno.args, {
   op: { type: "string", help: "conformance of this op alone" },
   weights: { type: "string", help: "folder for the random weights" },
   tokens: { type: "number", help: "tokens that each sequence of a batch draws" },
-  prefetch: { type: "number", help: "cuda: MiB of weights fetched ahead of the kernels" },
   late: { type: "boolean", help: "cuda: no kernel starts before the one that it follows is over" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
@@ -83,14 +82,7 @@ async function save(section: string): Promise<void> {
   const file = `${values.out}/device.json`;
   const before = JSON.parse(await Deno.readTextFile(file).catch(() => "[]"));
   const shape = section === "forward" || section === "batch" ? shapeNames[0] : undefined;
-  const all = [...before, {
-    section,
-    shape,
-    op: values.op,
-    late: values.late,
-    prefetch: values.prefetch,
-    ...report,
-  }];
+  const all = [...before, { section, shape, op: values.op, late: values.late, ...report }];
   await Deno.writeTextFile(file, JSON.stringify(all, null, 1));
 }
 
@@ -127,10 +119,7 @@ async function section(name: string, run: () => Promise<void>): Promise<void> {
   await save(name);
 }
 
-using device = await Device.open(kind, {
-  earlyStart: values.late ? false : undefined,
-  prefetchMebibytes: values.prefetch,
-});
+using device = await Device.open(kind, { earlyStart: values.late ? false : undefined });
 const info = device.info();
 report.device = info;
 const bandwidth = sections[0] === "kernels" || sections[0] === "forward"

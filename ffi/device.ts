@@ -24,8 +24,6 @@ export interface DeviceOptions extends LibraryOptions {
   timeKernels?: boolean;
   /** CUDA: kernels of decode rows start before the one that they follow is over, where GPU and driver can; default true */
   earlyStart?: boolean;
-  /** CUDA: MiB of weights on their way into the second-level cache ahead of the kernels that read them; default: three quarters of it */
-  prefetchMebibytes?: number;
 }
 
 /** What a device is. */
@@ -100,8 +98,7 @@ export class Device implements Disposable, AsyncDisposable {
    * `MissingPermission` or a `DeviceError` ("no_device" where this machine has none).
    */
   static async open(kind: DeviceKind, options: DeviceOptions = {}): Promise<Device> {
-    const { threads, level, ordinal, timeKernels, earlyStart, prefetchMebibytes, ...libraryOptions } =
-      options;
+    const { threads, level, ordinal, timeKernels, earlyStart, ...libraryOptions } = options;
     const library = await openLibrary(libraryOptions);
     const settings = kind === "cpu"
       ? { threads, level: level ?? await optionalEnv("MARKBASE_CPU") }
@@ -113,7 +110,6 @@ export class Device implements Disposable, AsyncDisposable {
         ordinal,
         timed: timeKernels ? 1 : undefined,
         early_start: earlyStart === false ? 0 : undefined,
-        prefetch_mib: prefetchMebibytes,
         ptx: await ptxFolder(options),
       };
     const name = utf8(kind, "The device kind");

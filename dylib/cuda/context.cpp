@@ -36,7 +36,7 @@ bool is_sticky(Result result) {
 
 }  // namespace
 
-Context::Context(int wanted, bool wants_early_start, std::optional<uint64_t> prefetch) : ordinal(wanted) {
+Context::Context(int wanted, bool wants_early_start) : ordinal(wanted) {
   const Driver &d = driver();
   int count = 0;
   const Result counted = d.cuDeviceGetCount(&count);
@@ -64,7 +64,6 @@ Context::Context(int wanted, bool wants_early_start, std::optional<uint64_t> pre
   memory_bytes = bytes;
   multiprocessors = static_cast<uint32_t>(attribute(ordinal, kMultiprocessors));
   l2_bytes = static_cast<uint32_t>(attribute(ordinal, kL2CacheBytes));
-  if (major >= 9) prefetch_bytes = prefetch.value_or(l2_bytes * 3ull / 4);
   limits.family = "cuda";
   limits.cores = multiprocessors;
   limits.max_threads = static_cast<uint32_t>(attribute(ordinal, kMaxThreadsPerBlock));

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 
 #include "../gpu/dispatch.h"
@@ -14,8 +13,7 @@ namespace mb::cuda {
 struct Context {
   // Opens GPU `ordinal`. Throws Error(MB_NO_DEVICE) where there is none or the kernels do not run on it. early_start: where GPU and
   // driver can, kernels start before those that they follow are over.
-  // prefetch: bytes of weights that are fetched ahead where the GPU can; none: what suits its cache.
-  Context(int ordinal, bool early_start, std::optional<uint64_t> prefetch);
+  Context(int ordinal, bool early_start);
   ~Context();
   Context(const Context &) = delete;
   Context &operator=(const Context &) = delete;
@@ -39,7 +37,6 @@ struct Context {
   int driver_version = 0;     // 1000 · major + 10 · minor of CUDA
   uint64_t memory_bytes = 0;  // of the GPU
   uint32_t multiprocessors = 0, l2_bytes = 0;
-  uint64_t prefetch_bytes = 0;  // of weights that are on their way into the cache ahead of the kernels
   bool early_start = false;   // a kernel may start before the one that it follows is over
   gpu::Limits limits;
 

@@ -12,8 +12,8 @@ constexpr uint64_t kWeightAlignment = 16;  // bytes; kernels load four words at 
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, const std::string &ptx, bool timed, bool early_start, std::optional<uint64_t> prefetch)
-      : context_(std::make_shared<Context>(ordinal, early_start, prefetch)), shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {}
+  CudaDevice(int ordinal, const std::string &ptx, bool timed, bool early_start)
+      : context_(std::make_shared<Context>(ordinal, early_start)), shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {}
 
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override { return CudaBuffer::create(context_, bytes); }
 
@@ -54,14 +54,12 @@ int whole_number(const std::string &text, const char *name) {
 }  // namespace cuda
 
 std::shared_ptr<Device> open_cuda_device(const std::string &options) {
-  auto settings = gpu::read_options(options, "cuda", {"ptx", "ordinal", "timed", "early_start", "prefetch_mib"});
+  auto settings = gpu::read_options(options, "cuda", {"ptx", "ordinal", "timed", "early_start"});
   const auto number = [&](const char *name, int otherwise) {
     return settings[name].empty() ? otherwise : cuda::whole_number(settings[name], name);
   };
-  std::optional<uint64_t> prefetch;
-  if (!settings["prefetch_mib"].empty()) prefetch = static_cast<uint64_t>(number("prefetch_mib", 0)) << 20;
   return std::make_shared<cuda::CudaDevice>(number("ordinal", 0), settings["ptx"], number("timed", 0) != 0,
-                                            number("early_start", 1) != 0, prefetch);
+                                            number("early_start", 1) != 0);
 }
 
 }  // namespace mb

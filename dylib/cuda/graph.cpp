@@ -1,7 +1,6 @@
 #include "graph.h"
 
 #include <algorithm>
-#include <set>
 
 #include "../gpu/hazards.h"
 
@@ -65,22 +64,10 @@ void match_arguments(const gpu::Dispatch &dispatch, const Kernel &kernel, const 
   }
 }
 
-// What is not written is weights.
-std::set<uint64_t> written_buffers(const Plan &plan, const std::vector<gpu::Dispatch> &dispatches, const OwnBuffers &own) {
-  std::set<uint64_t> written = {own.input->address};
-  for (const gpu::Dispatch &dispatch : dispatches) {
-    for (const gpu::Binding &binding : dispatch.bindings) {
-      if (binding.writes) written.insert(checked(dispatch, binding, find(plan, own, binding.buffer)).address);
-    }
-  }
-  return written;
-}
-
 }  // namespace
 
 std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> &dispatches, const OwnBuffers &own,
                              const Context &context, Kernels &kernels) {
-  const std::set<uint64_t> written = written_buffers(plan, dispatches, own);
   std::vector<Step> steps;
   gpu::Dependencies dependencies;
   for (const gpu::Dispatch &dispatch : dispatches) {
@@ -99,9 +86,6 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
     for (const gpu::Binding &binding : dispatch.bindings) {
       const CudaBuffer &buffer = checked(dispatch, binding, find(plan, own, binding.buffer));
       bound.emplace_back(binding.slot, buffer.address + binding.offset);
-      if (dispatch.streams && written.count(buffer.address) == 0) {
-        step.weights.push_back({buffer.address + binding.offset, binding.bytes});
-      }
       // Nothing conflicts over what nobody writes. A buffer may stand for several plan buffers, so addresses tell.
       if (!buffer.writable || binding.buffer == gpu::kInputBuffer) continue;
       accesses.push_back({buffer.address, binding.offset, binding.offset + binding.bytes, binding.writes});
@@ -113,11 +97,10 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
   return steps;
 }
 
-Graph::Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order,
-             const Prefetcher *prefetcher)
+Graph::Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order)
     : context_(std::move(context)), steps_(end - begin) {
   try {
-    build(steps, begin, end, order, prefetcher);
+    build(steps, begin, end, order);
   } catch (...) {
     free();
     throw;
@@ -142,7 +125,7 @@ EventHandle Graph::new_event() {
   return event;
 }
 
-void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, Order order, const Prefetcher *prefetcher) {
+void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, Order order) {
   const bool timed_steps = order == Order::kTimed;
   const Driver &d = driver();
   const char *what = "Building a command graph";
@@ -150,13 +133,6 @@ void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, Orde
   // Time stamps are nodes of the graph, so that they hold the GPU's time alone.
   NodeHandle first = nullptr;
   context_->check(d.cuGraphAddEventRecordNode(&first, graph_, nullptr, 0, new_event()), what);
-  Window window(context_->prefetch_bytes);
-  if (prefetcher != nullptr) {
-    for (size_t i = begin; i < end; i++) {
-      for (const Range &range : steps[i].weights) window.reads(range);
-    }
-    prefetcher->add(graph_, first, window.next());
-  }
   std::vector<NodeHandle> nodes;
   std::vector<bool> followed(end - begin);
   NodeHandle latest = first;
@@ -199,10 +175,6 @@ void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, Orde
     context_->check(d.cuGraphAddKernelNode(&node, graph_, after.data(), after.size(), &params), what);
     if (early) context_->check(d.cuGraphAddDependencies(graph_, &before, &node, &kEarlyEdge, 1), what);
     nodes.push_back(node);
-    if (prefetcher != nullptr) {
-      for (const Range &range : step.weights) window.read(range.bytes);
-      prefetcher->add(graph_, node, window.next());
-    }
     if (timed_steps) context_->check(d.cuGraphAddEventRecordNode(&latest, graph_, &node, 1, new_event()), what);
   }
   if (!timed_steps) {

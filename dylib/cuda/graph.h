@@ -4,7 +4,6 @@
 
 #include "buffer.h"
 #include "kernels.h"
-#include "prefetch.h"
 
 namespace mb::cuda {
 
@@ -16,7 +15,6 @@ struct Step {
   std::vector<uint64_t> addresses;  // one for each buffer argument, in the order of the kernel's arguments
   std::vector<uint8_t> params;
   std::vector<size_t> after;        // earlier steps
-  std::vector<Range> weights;       // that it reads from end to end
   uint32_t op;                      // index in the plan
 };
 
@@ -39,9 +37,7 @@ class Graph {
     kEarly,     // behind a single other, a step starts while that one ends, where GPU and driver can
     kTimed,     // one after another, with a time stamp after each
   };
-  // prefetcher: null, or what brings weights into the cache before steps of kEarly start.
-  Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order,
-        const Prefetcher *prefetcher = nullptr);
+  Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order);
   ~Graph();
   Graph(const Graph &) = delete;
   Graph &operator=(const Graph &) = delete;
@@ -54,7 +50,7 @@ class Graph {
   size_t size() const { return steps_; }
 
  private:
-  void build(const std::vector<Step> &steps, size_t begin, size_t end, Order order, const Prefetcher *prefetcher);
+  void build(const std::vector<Step> &steps, size_t begin, size_t end, Order order);
   EventHandle new_event();
   void free();
 

@@ -161,9 +161,7 @@ class CudaPass final : public Pass {
     // threadgroups of prompts, which do not fill the GPU evenly, lie where room happens to be.
     const bool decodes = shape.rows == shape.decode_rows;
     const Graph::Order order = shared_->timed ? Graph::Order::kTimed : decodes ? Graph::Order::kEarly : Graph::Order::kAsNeeded;
-    const bool prefetches = order == Graph::Order::kEarly && shared_->context->prefetch_bytes > 0;
-    if (prefetches && !shared_->prefetcher) shared_->prefetcher = std::make_unique<Prefetcher>(shared_->context);
-    auto graph = std::make_unique<Graph>(shared_->context, steps, 0, steps.size(), order, prefetches ? shared_->prefetcher.get() : nullptr);
+    auto graph = std::make_unique<Graph>(shared_->context, steps, 0, steps.size(), order);
     if (!shared_->timed) dispatches.clear();
     cache_.push_front({shape, input.generation, scratch.generation, std::move(dispatches), std::move(graph)});
     if (cache_.size() > kCachedShapes) cache_.pop_back();

@@ -14,7 +14,6 @@ struct Shared {
   Kernels kernels;
   gpu::SharedScratch<CudaBuffer> input, scratch;
   gpu::Repacked repacked;
-  std::unique_ptr<Prefetcher> prefetcher;                 // made by the first run that fetches weights ahead
   std::unique_ptr<Pinned> input_staging, output_staging;  // grown when a run needs more
   const bool timed;                                       // each kernel, which then run one after another
 };

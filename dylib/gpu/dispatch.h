@@ -36,7 +36,6 @@ struct Dispatch {
   std::vector<Binding> bindings;
   std::vector<uint8_t> params;
   uint32_t params_slot = 0;
-  bool streams = false;  // reads the weights that it binds from end to end: an executor may fetch them ahead
   uint32_t op = kNone;  // index of the plan's op, for statistics and messages
 };
 

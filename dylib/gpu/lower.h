@@ -63,10 +63,6 @@ class Launch {
     dispatch_.threadgroup_bytes = bytes;
     return *this;
   }
-  Launch &streams() {
-    dispatch_.streams = true;
-    return *this;
-  }
   Dispatch take() { return std::move(dispatch_); }
 
  private:

@@ -284,8 +284,7 @@ class Linear {
                   "matvec_" + format + "_r1_n" + std::to_string(split.rows_of_half));
     bind_stream(launch, 0, 1, stores_h);
     bind_part(launch, 6, part, 0, 1);
-    launch.streams()
-        .params(20, p)
+    launch.params(20, p)
         .groups(threadgroups)
         .threads(32 * kSimdgroups)
         .threadgroup_bytes(static_cast<uint32_t>(round_up(uint64_t{p.phase_blocks} * staged_bytes(weight_layout(part.first())), 16)));
@@ -325,8 +324,7 @@ class Linear {
       Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
       launch.reads_scratch(0, u, uint64_t{rows_.decode} * row_floats * 4);
       bind_part(launch, 6, part, 0, rows_.decode);
-      launch.streams()
-          .params(20, p)
+      launch.params(20, p)
           .groups(divide_up(rows_.decode, r), threadgroups)
           .threads(32 * kSimdgroups);
       e_.emit(launch);
