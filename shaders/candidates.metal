@@ -8,6 +8,7 @@
 #include "candidates_params.h"
 
 constant constexpr uint kSimdgroups = kSelectThreads / 32;
+constant constexpr uint kCounts = 6 * kSimdgroups;
 constant constexpr float kNoLogit = -FLT_MAX;
 constant constexpr uint kMinusInfinity = 0xff800000u;
 constant constexpr uint kNoToken = 0xffffffffu;
@@ -25,16 +26,23 @@ static inline uint token_of(ulong entry) {
   return ~uint(entry);
 }
 
-static inline uint threadgroup_count(uint count, threadgroup uint* partial, uint simdgroup, uint lane) {
-  const uint sum = simd_sum(count);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+// Sums over the threadgroup of three counts, of at most 34 in a thread. `partial` is another one at each second call, so that one
+// barrier a call will do.
+static inline uint3 threadgroup_counts(uint3 counts, threadgroup uint* partial, uint simdgroup, uint lane) {
+  const uint two = simd_sum(counts.x | counts.y << 16);
+  const uint third = simd_sum(counts.z);
   if (lane == 0) {
-    partial[simdgroup] = sum;
+    partial[3 * simdgroup] = two & 0xffffu;
+    partial[3 * simdgroup + 1] = two >> 16;
+    partial[3 * simdgroup + 2] = third;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  uint total = 0;
+  uint3 total = uint3(0, 0, 0);
+  #pragma clang loop unroll(full)
   for (uint i = 0; i < kSimdgroups; i++) {
-    total += partial[i];
+    total.x += partial[3 * i];
+    total.y += partial[3 * i + 1];
+    total.z += partial[3 * i + 2];
   }
   return total;
 }
@@ -55,25 +63,32 @@ static inline float threadgroup_largest(float x, threadgroup float* partial, uin
 
 // Puts the best 256 of the threadgroup's entries, N for each thread, into list[256], 0 where there are fewer.
 //
-// The 256th best is found bit by bit from the top: a bit stays set if at least 256 entries are no less. Entries differ (those
-// of no token apart), so this ends with exactly 256 above or with 0, and mostly long before the last bit.
+// The 256th best is found from the top, two bits at a time: of their four values the largest that at least 256 entries are no
+// less than. Entries differ (those of no token apart), so this ends with exactly 256 above or with 0, and mostly long before the
+// last bits. `partial` holds kCounts.
 template <int N>
 static inline void select_best(
     thread const ulong* entries, threadgroup ulong* list, threadgroup uint* partial, uint tid, uint simdgroup, uint lane)
 {
   ulong least = 0;
   uint above = kListEntries + 1;
-  for (uint bit = 64; bit > 0 && above != kListEntries; bit--) {
-    const ulong raised = least | (ulong(1) << (bit - 1));
-    uint count = 0;
+  for (uint bits = 64; bits > 0 && above != kListEntries; bits -= 2) {
+    const ulong step = ulong(1) << (bits - 2);
+    uint one = 0;
+    uint two = 0;
+    uint three = 0;
     #pragma clang loop unroll(full)
     for (uint i = 0; i < N; i++) {
-      count += entries[i] >= raised ? 1 : 0;
+      one += entries[i] >= least + step ? 1 : 0;
+      two += entries[i] >= least + 2 * step ? 1 : 0;
+      three += entries[i] >= least + 3 * step ? 1 : 0;
     }
-    count = threadgroup_count(count, partial, simdgroup, lane);
-    if (count >= kListEntries) {
-      least = raised;
-      above = count;
+    const uint3 counts = threadgroup_counts(
+        uint3(one, two, three), partial + bits / 2 % 2 * (kCounts / 2), simdgroup, lane);
+    if (counts.x >= kListEntries) {
+      const uint times = counts.z >= kListEntries ? 3 : counts.y >= kListEntries ? 2 : 1;
+      least += times * step;
+      above = times == 3 ? counts.z : times == 2 ? counts.y : counts.x;
     }
   }
   least = max(least, ulong(1));
@@ -145,22 +160,35 @@ static inline void store_sums(device float* to, thread const Sums& s) {
   to[3] = s.sum;
 }
 
-// The sums of `count` lists, in order.
-static inline void add_sums(device const float* lists, uint count, float temperature, thread Sums& total) {
+// The sums of `count` lists, by one simdgroup; all its lanes get them.
+static inline void add_sums(device const float* lists, uint count, float temperature, uint lane, thread Sums& total) {
+  constexpr uint each = (kMergedLists + 31) / 32;
+  Sums mine[each];
   total.raw_largest = kNoLogit;
   total.largest = kNoLogit;
-  for (uint i = 0; i < count; i++) {
-    total.raw_largest = max(total.raw_largest, lists[4 * i]);
-    total.largest = max(total.largest, lists[4 * i + 2]);
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < each; i++) {
+    mine[i].raw_largest = mine[i].largest = kNoLogit;
+    mine[i].raw_sum = mine[i].sum = 0.0f;
+    if (lane + 32 * i < count) {
+      load_sums(lists + 4 * (lane + 32 * i), mine[i]);
+    }
+    total.raw_largest = max(total.raw_largest, mine[i].raw_largest);
+    total.largest = max(total.largest, mine[i].largest);
   }
+  total.raw_largest = simd_max(total.raw_largest);
+  total.largest = simd_max(total.largest);
   total.raw_sum = 0.0f;
   total.sum = 0.0f;
-  for (uint i = 0; i < count; i++) {
-    total.raw_sum += lists[4 * i + 1] * exp(lists[4 * i] - total.raw_largest);
-    if (lists[4 * i + 3] > 0.0f) {
-      total.sum += lists[4 * i + 3] * exp((lists[4 * i + 2] - total.largest) / temperature);
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < each; i++) {
+    total.raw_sum += mine[i].raw_sum * exp(mine[i].raw_largest - total.raw_largest);
+    if (mine[i].sum > 0.0f) {
+      total.sum += mine[i].sum * exp((mine[i].largest - total.largest) / temperature);
     }
   }
+  total.raw_sum = simd_sum(total.raw_sum);
+  total.sum = simd_sum(total.sum);
 }
 
 // First index in [from, to) of ascending ids whose id is not below `id`, or `to`.
@@ -199,7 +227,7 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
 {
   threadgroup ulong list[kListEntries];
   threadgroup float partial[kSimdgroups];
-  threadgroup uint counts[kSimdgroups];
+  threadgroup uint counts[kCounts];
 
   const uint row = p.first_row + group.y;
   const uint begin = group.x * kChunkLogits;
@@ -283,7 +311,7 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
     uint lane [[thread_index_in_simdgroup]])
 {
   threadgroup ulong list[kListEntries];
-  threadgroup uint counts[kSimdgroups];
+  threadgroup uint counts[kCounts];
   const uint first = group.x * kMergedLists;
   const uint count = min(p.lists - first, uint(kMergedLists));
   const uint from = group.y * p.lists + first;
@@ -292,10 +320,12 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
   select_best<kMergedLists>(found, list, counts, tid, simdgroup, lane);
   const uint at = group.y * p.merged + group.x;
   merged_entries[at * kListEntries + tid] = list[tid];
-  if (tid == 0) {
+  if (simdgroup == 0) {
     Sums s;
-    add_sums(sums + 4 * from, count, input_temperature(input, p.groups)[p.first_row + group.y], s);
-    store_sums(merged_sums + 4 * at, s);
+    add_sums(sums + 4 * from, count, input_temperature(input, p.groups)[p.first_row + group.y], lane, s);
+    if (lane == 0) {
+      store_sums(merged_sums + 4 * at, s);
+    }
   }
 }
 
@@ -315,7 +345,7 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
     uint lane [[thread_index_in_simdgroup]])
 {
   threadgroup ulong list[kListEntries];
-  threadgroup uint counts[kSimdgroups];
+  threadgroup uint counts[kCounts];
   const uint from = row * p.lists;
   ulong found[kMergedLists];
   load_lists(entries + from * kListEntries, p.lists, tid, found);
@@ -324,10 +354,13 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
   const ulong entry = list[tid];
   ids[row * kListEntries + tid] = entry == 0 ? kNoToken : token_of(entry);
   values[row * kListEntries + tid] = entry == 0 ? as_type<float>(kMinusInfinity) : logit_of(entry);
-  if (tid == 0) {
-    const float temperature = input_temperature(input, p.groups)[p.first_row + row];
-    Sums s;
-    add_sums(sums + 4 * from, p.lists, temperature, s);
+  if (simdgroup > 0) {
+    return;
+  }
+  const float temperature = input_temperature(input, p.groups)[p.first_row + row];
+  Sums s;
+  add_sums(sums + 4 * from, p.lists, temperature, lane, s);
+  if (lane == 0) {
     stats[4 * row] = s.raw_largest + log(s.raw_sum);
     stats[4 * row + 1] = entry == 0 ? as_type<float>(kMinusInfinity) : s.largest / temperature + log(s.sum);
     stats[4 * row + 2] = entry == 0 ? as_type<float>(kMinusInfinity) : logit_of(entry);
