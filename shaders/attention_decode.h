@@ -16,59 +16,26 @@ constant constexpr uint kSimdgroups = 8;
 constant constexpr uint kGroupKeys = 8;
 constant constexpr uint kStride = kSimdgroups * kGroupKeys;  // keys from one group of a simdgroup to its next
 
-// Keys: KEY_LANES lanes share one, with 8 consecutive dimensions of every 256 each, so a load takes LOAD_KEYS keys.
-#define KEY_LANES(D) (D < 256 ? D / 8 : 32)
-#define LOAD_KEYS(D) (32 / KEY_LANES(D))
-#define KEY_LOADS(D) (kGroupKeys / LOAD_KEYS(D))
-#define KEY_PARTS(D) (D < 256 ? 1 : D / 256)
+// Dimensions that a lane loads at once, W below: 16 codes, or 8 where heads are so small that 32 lanes would load more keys
+// than a group has.
+#define LANE_DIMS(T, D) (IS_CODES(T) && D >= 64 ? 16 : 8)
+// Keys: KEY_LANES lanes share one, with W consecutive dimensions of every 32 · W each, so a load takes LOAD_KEYS keys.
+#define KEY_LANES(D, W) (D / W < 32 ? D / W : 32)
+#define LOAD_KEYS(D, W) (32 / KEY_LANES(D, W))
+#define KEY_LOADS(D, W) (kGroupKeys / LOAD_KEYS(D, W))
+#define KEY_PARTS(D, W) (D / W / KEY_LANES(D, W))
 // Values: a threadgroup adds up VALUE_SLICE(D) of the dimensions, and D / VALUE_SLICE(D) threadgroups share a head's work.
-#define SLICE_LANES(D) (VALUE_SLICE(D) / 8)
-#define SLICE_KEYS(D) (32 / SLICE_LANES(D))
-#define SLICE_LOADS(D) (kGroupKeys / SLICE_KEYS(D))
+#define SLICE_LANES(D, W) (VALUE_SLICE(D) / W)
+#define SLICE_KEYS(D, W) (32 / SLICE_LANES(D, W))
+#define SLICE_LOADS(D, W) (kGroupKeys / SLICE_KEYS(D, W))
+#define VALUE_LOADS(W) (64 / W)
 // A window of 512 keys touches 65 groups at most, one of its simdgroups nine.
 #define CHUNK_GROUPS(SPLIT) (SPLIT ? 4 : 9)
 #define CHUNK(SPLIT) (CHUNK_GROUPS(SPLIT) * kStride)
 // Keys of a simdgroup's share that one lane weighs.
 #define LANE_KEYS(SPLIT) ((CHUNK_GROUPS(SPLIT) + 3) / 4)
-// Groups that eight loads of values take.
-#define VALUE_GROUPS(D) (8 / SLICE_LOADS(D))
-
-// Eight consecutive values as they are in memory.
-template <typename T>
-struct Eight;
-template <>
-struct Eight<half> {
-  uint4 bits;
-};
-template <>
-struct Eight<float> {
-  float4 low;
-  float4 high;
-};
-
-static inline void load_raw(device const half* from, thread Eight<half>& to) {
-  to.bits = *(device const uint4*)from;
-}
-static inline void load_raw(device const float* from, thread Eight<float>& to) {
-  to.low = *(device const float4*)from;
-  to.high = *(device const float4*)(from + 4);
-}
-
-static inline void widen(thread const Eight<half>& from, thread float* to) {
-  #pragma clang loop unroll(full)
-  for (uint i = 0; i < 4; i++) {
-    const float2 v = float2(as_type<half2>(from.bits[i]));
-    to[2 * i] = v.x;
-    to[2 * i + 1] = v.y;
-  }
-}
-static inline void widen(thread const Eight<float>& from, thread float* to) {
-  #pragma clang loop unroll(full)
-  for (uint i = 0; i < 4; i++) {
-    to[i] = from.low[i];
-    to[4 + i] = from.high[i];
-  }
-}
+// Groups that VALUE_LOADS loads of values take.
+#define VALUE_GROUPS(D, W) (VALUE_LOADS(W) / SLICE_LOADS(D, W))
 
 static inline void load_shared(threadgroup const float4* from, thread float* to) {
   const float4 a = from[0];
@@ -97,41 +64,69 @@ static inline bool is_visible(thread const Share& share, uint key) {
 
 // Where key `key` of group g is. Groups begin at multiples of eight, so a page holds all eight. Slots that the row does not
 // see may hold anything; in their place others are read.
-template <int D>
+template <typename T, int D>
 static inline ulong key_at(constant AttentionParams& p, thread const Share& share, uint g, uint kv_head, uint key) {
   const uint first = share.first + g * kStride;
   const uint low = max(first, share.begin) - first;
   const uint high = min(share.count - g * kStride, kGroupKeys) - 1;
   const uint id = simd_shuffle(share.ids, ushort(first / kTokensPerPage - share.first_page));
-  return page_offset<D>(p, id, p.plane, kv_head) + (first % kTokensPerPage + clamp(key, low, high)) * D;
+  return page_offset<T, D>(p, id, p.plane, kv_head) + (first % kTokensPerPage + clamp(key, low, high)) * D;
 }
 
-// Eight loads, or fewer: part u % KEY_PARTS of the keys of group u / KEY_PARTS.
-template <typename T, int D>
+// KEY_LOADS loads: part u % KEY_PARTS of the keys of group u / KEY_PARTS.
+template <typename T, int D, uint W>
 static inline void load_keys(
     device const T* pages, constant AttentionParams& p, thread const Share& share, uint u, uint kv_head, uint lane,
-    thread Eight<T>* raw)
+    thread Run<T, W>* raw)
 {
-  device const T* from = pages + u % KEY_PARTS(D) * 256 + lane % KEY_LANES(D) * 8;
+  device const T* from = pages + u % KEY_PARTS(D, W) * (32 * W) + lane % KEY_LANES(D, W) * W;
   #pragma clang loop unroll(full)
-  for (uint j = 0; j < KEY_LOADS(D); j++) {
-    load_raw(
-        from + key_at<D>(p, share, u / KEY_PARTS(D), kv_head, j * LOAD_KEYS(D) + lane / KEY_LANES(D)), raw[j]);
+  for (uint j = 0; j < KEY_LOADS(D, W); j++) {
+    const uint key = j * LOAD_KEYS(D, W) + lane / KEY_LANES(D, W);
+    load_raw(from + key_at<T, D>(p, share, u / KEY_PARTS(D, W), kv_head, key), raw[j]);
   }
 }
 
-// Eight loads: this slice of the values of VALUE_GROUPS groups from g on. Past the last group its values are read again.
-template <typename T, int D>
+// VALUE_LOADS loads: this slice of the values of VALUE_GROUPS groups from g on. Past the last group its values are read again.
+template <typename T, int D, uint W>
 static inline void load_values(
     device const T* pages, constant AttentionParams& p, thread const Share& share, uint g, uint kv_head, uint slice,
-    uint lane, thread Eight<T>* raw)
+    uint lane, thread Run<T, W>* raw)
 {
   device const T* from =
-      pages + p.kv_heads * (kTokensPerPage * D) + slice * VALUE_SLICE(D) + lane % SLICE_LANES(D) * 8;
+      pages + p.kv_heads * HEAD_ELEMENTS(T, D) + slice * VALUE_SLICE(D) + lane % SLICE_LANES(D, W) * W;
   #pragma clang loop unroll(full)
-  for (uint j = 0; j < 8; j++) {
-    const uint key = j % SLICE_LOADS(D) * SLICE_KEYS(D) + lane / SLICE_LANES(D);
-    load_raw(from + key_at<D>(p, share, min(g + j / SLICE_LOADS(D), share.groups - 1), kv_head, key), raw[j]);
+  for (uint j = 0; j < VALUE_LOADS(W); j++) {
+    const uint key = j % SLICE_LOADS(D, W) * SLICE_KEYS(D, W) + lane / SLICE_LANES(D, W);
+    load_raw(
+        from + key_at<T, D>(p, share, min(g + j / SLICE_LOADS(D, W), share.groups - 1), kv_head, key), raw[j]);
+  }
+}
+
+// Key n of those of a share that a lane weighs.
+static inline uint lane_key(uint lane, uint n) {
+  return (lane / kGroupKeys + 4 * n) * kStride + lane % kGroupKeys;
+}
+
+// Scales of the keys and values that this lane weighs; 0 where the row does not see them.
+template <typename T, int D, bool SPLIT>
+static inline void load_scales(
+    device const T* pages, constant AttentionParams& p, thread const Share& share, uint kv_head, uint lane,
+    thread float* key_scales, thread float* value_scales)
+{
+  #pragma clang loop unroll(full)
+  for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
+    const uint key = lane_key(lane, n);
+    const uint page = (share.first + key) / kTokensPerPage - share.first_page;
+    const uint id = simd_shuffle(share.ids, ushort(min(page, 31u)));
+    key_scales[n] = 0.0f;
+    value_scales[n] = 0.0f;
+    if (is_visible(share, key)) {
+      device const T* head = pages + page_offset<T, D>(p, id, p.plane, kv_head);
+      key_scales[n] = slot_scale<T, D>(head, (share.first + key) % kTokensPerPage);
+      value_scales[n] =
+          slot_scale<T, D>(head + p.kv_heads * HEAD_ELEMENTS(T, D), (share.first + key) % kTokensPerPage);
+    }
   }
 }
 
@@ -169,7 +164,7 @@ static inline float fold_all(thread float* x, uint lane) {
 }
 
 // HEADS query heads of one KV head for one row. Grid: (head groups · slices of a value), rows, parts (SPLIT) or 1.
-// qkv: f32 [rows, stride]; pages: T [pages, planes, kv_heads, 32, D]
+// qkv: f32 [rows, stride]; pages: T [pages, planes, kv_heads, HEAD_ELEMENTS]
 // SPLIT: out f32 [rows, heads, splits, D] and stats f32 [rows, heads, splits, 2] = largest score, sum of weights.
 // Otherwise out is y, f32 [rows, heads, D].
 template <typename T, int D, int HEADS, bool SPLIT>
@@ -196,6 +191,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
   threadgroup float4 part_largest[HEADS * kSimdgroups / 4];
   threadgroup float part_sum[HEADS * kSimdgroups];
 
+  constexpr uint W = LANE_DIMS(T, D);
   const uint simdgroup = simd_broadcast_first(simdgroup_index);  // compilers see that branches on it are uniform
   const uint i = group.y;
   const uint slices = D / VALUE_SLICE(D);
@@ -248,14 +244,14 @@ template <typename T, int D, int HEADS, bool SPLIT>
 
   float largest[HEADS];
   float sum[HEADS];  // this lane's part
-  float values[HEADS * 8];
+  float values[HEADS * W];
   #pragma clang loop unroll(full)
   for (uint h = 0; h < HEADS; h++) {
     largest[h] = kNoScore;
     sum[h] = 0.0f;
   }
   #pragma clang loop unroll(full)
-  for (uint d = 0; d < HEADS * 8; d++) {
+  for (uint d = 0; d < HEADS * W; d++) {
     values[d] = 0.0f;
   }
 
@@ -274,11 +270,16 @@ template <typename T, int D, int HEADS, bool SPLIT>
       share.ids = row_page(input, p, sequence, share.first_page + lane);
     }
 
-    Eight<T> raw[8];
-    Eight<T> next[8];
-    const uint units = share.groups * KEY_PARTS(D);
+    Run<T, W> raw[8];
+    Run<T, W> next[8];
+    float key_scales[LANE_KEYS(SPLIT)];
+    float value_scales[LANE_KEYS(SPLIT)];
+    const uint units = share.groups * KEY_PARTS(D, W);
     if (units > 0) {
-      load_keys<T, D>(pages, p, share, 0, kv_head, lane, next);
+      load_keys<T, D, W>(pages, p, share, 0, kv_head, lane, next);
+    }
+    if (IS_CODES(T)) {
+      load_scales<T, D, SPLIT>(pages, p, share, kv_head, lane, key_scales, value_scales);
     }
 
     if (base == start) {
@@ -296,59 +297,64 @@ template <typename T, int D, int HEADS, bool SPLIT>
           head_rotate<D>(turns, p.rotated_pairs, position + p.position_offset, lane, low, high);
         }
         if (task < HEADS) {
-          head_share<float, D>((threadgroup float*)q + task * D, lane, low, high);
+          head_share<float, D>((threadgroup float*)q + task * D, lane, low, high, 1.0f);
         } else {
-          head_round<T, D>(low, high);
-          head_share<float, D>(task == HEADS ? own_k : own_v, lane, low, high);
+          const float scale = head_round<T, D>(low, high);
+          head_share<float, D>(task == HEADS ? own_k : own_v, lane, low, high, scale);
           if ((p.flags & kStoreOwnKey) != 0 && head % ratio == 0 && slice == 0) {
             const uint page = row_page(input, p, sequence, position / kTokensPerPage);
-            const ulong at = page_offset<D>(p, page, p.plane + task - HEADS, kv_head) + position % kTokensPerPage * D;
-            head_store<T, D>(pages + at, lane, low, high);
+            device T* own_head = pages + page_offset<T, D>(p, page, p.plane + task - HEADS, kv_head);
+            head_store<T, D>(own_head, position % kTokensPerPage, lane, low, high, scale);
           }
         }
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
-    float products[HEADS * KEY_LOADS(D)];
+    constexpr uint loads = KEY_LOADS(D, W);
+    float products[HEADS * loads];
     #pragma clang loop unroll(disable)
     for (uint u = 0; u < units; u++) {
-      const uint part = u % KEY_PARTS(D);
+      const uint part = u % KEY_PARTS(D, W);
       #pragma clang loop unroll(full)
-      for (uint j = 0; j < KEY_LOADS(D); j++) {
+      for (uint j = 0; j < loads; j++) {
         raw[j] = next[j];
       }
       if (u + 1 < units) {
-        load_keys<T, D>(pages, p, share, u + 1, kv_head, lane, next);
+        load_keys<T, D, W>(pages, p, share, u + 1, kv_head, lane, next);
       }
       if (part == 0) {
         #pragma clang loop unroll(full)
-        for (uint j = 0; j < HEADS * KEY_LOADS(D); j++) {
+        for (uint j = 0; j < HEADS * loads; j++) {
           products[j] = 0.0f;
         }
       }
-      float query[HEADS * 8];
       #pragma clang loop unroll(full)
-      for (uint h = 0; h < HEADS; h++) {
-        load_shared(q + (h * D + part * 256) / 4 + lane % KEY_LANES(D) * 2, query + 8 * h);
-      }
-      #pragma clang loop unroll(full)
-      for (uint j = 0; j < KEY_LOADS(D); j++) {
-        float key[8];
-        widen(raw[j], key);
+      for (uint eight = 0; eight < W / 8; eight++) {
+        float query[HEADS * 8];
         #pragma clang loop unroll(full)
-        for (uint d = 0; d < HEADS * 8; d++) {
-          products[d / 8 * KEY_LOADS(D) + j] = fma(query[d], key[d % 8], products[d / 8 * KEY_LOADS(D) + j]);
+        for (uint h = 0; h < HEADS; h++) {
+          const uint column = h * D + part * (32 * W) + lane % KEY_LANES(D, W) * W + 8 * eight;
+          load_shared(q + column / 4, query + 8 * h);
+        }
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < loads; j++) {
+          float key[8];
+          widen(raw[j], eight, key);
+          #pragma clang loop unroll(full)
+          for (uint d = 0; d < HEADS * 8; d++) {
+            products[d / 8 * loads + j] = fma(query[d], key[d % 8], products[d / 8 * loads + j]);
+          }
         }
       }
-      if (part == KEY_PARTS(D) - 1) {
+      if (part == KEY_PARTS(D, W) - 1) {
         // Of the lanes that shared a key, 4 / HEADS have the score of head h.
-        const float score = fold_all<KEY_LANES(D), HEADS * KEY_LOADS(D)>(products, lane);
-        const uint value = lane % KEY_LANES(D) * HEADS / 4;
-        const uint h = value / KEY_LOADS(D);
-        const uint key = value % KEY_LOADS(D) * LOAD_KEYS(D) + lane / KEY_LANES(D);
+        const float score = fold_all<KEY_LANES(D, W), HEADS * loads>(products, lane);
+        const uint value = lane % KEY_LANES(D, W) * HEADS / 4;
+        const uint h = value / loads;
+        const uint key = value % loads * LOAD_KEYS(D, W) + lane / KEY_LANES(D, W);
         if (lane % (4 / HEADS) == 0) {
-          scores[h * CHUNK(SPLIT) + offset + u / KEY_PARTS(D) * kStride + key] = score;
+          scores[h * CHUNK(SPLIT) + offset + u / KEY_PARTS(D, W) * kStride + key] = score;
         }
       }
     }
@@ -363,7 +369,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
       }
     }
     if (share.groups > 0) {
-      load_values<T, D>(pages, p, share, 0, kv_head, slice, lane, next);
+      load_values<T, D, W>(pages, p, share, 0, kv_head, slice, lane, next);
     }
 
     // Lane i has keys i, i + 32 … of this simdgroup's, of each head.
@@ -374,8 +380,11 @@ template <typename T, int D, int HEADS, bool SPLIT>
       float best = kNoScore;
       #pragma clang loop unroll(full)
       for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
-        const uint key = (lane / kGroupKeys + 4 * n) * kStride + lane % kGroupKeys;
-        const float score = is_visible(share, key) ? scores[h * CHUNK(SPLIT) + offset + key] : kNoScore;
+        const uint key = lane_key(lane, n);
+        float score = is_visible(share, key) ? scores[h * CHUNK(SPLIT) + offset + key] : kNoScore;
+        if (IS_CODES(T)) {
+          score = is_visible(share, key) ? score * key_scales[n] : kNoScore;
+        }
         weight[h * LANE_KEYS(SPLIT) + n] = score;
         best = max(best, score);
       }
@@ -398,44 +407,53 @@ template <typename T, int D, int HEADS, bool SPLIT>
         const float fade = weight_of(before, largest[h], p.score_scale);
         sum[h] *= fade;
         #pragma clang loop unroll(full)
-        for (uint d = 0; d < 8; d++) {
-          values[8 * h + d] *= fade;
+        for (uint d = 0; d < W; d++) {
+          values[W * h + d] *= fade;
         }
       }
       #pragma clang loop unroll(full)
       for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
-        const uint key = (lane / kGroupKeys + 4 * n) * kStride + lane % kGroupKeys;
+        const uint key = lane_key(lane, n);
         const float w =
             is_visible(share, key) ? weight_of(weight[h * LANE_KEYS(SPLIT) + n], largest[h], p.score_scale) : 0.0f;
         sum[h] += w;
         if (key + offset < CHUNK(SPLIT)) {
-          scores[h * CHUNK(SPLIT) + offset + key] = w;
+          scores[h * CHUNK(SPLIT) + offset + key] = IS_CODES(T) ? w * value_scales[n] : w;
         }
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
 
     #pragma clang loop unroll(disable)
-    for (uint g = 0; g < share.groups; g += VALUE_GROUPS(D)) {
+    for (uint g = 0; g < share.groups; g += VALUE_GROUPS(D, W)) {
       #pragma clang loop unroll(full)
-      for (uint j = 0; j < 8; j++) {
+      for (uint j = 0; j < VALUE_LOADS(W); j++) {
         raw[j] = next[j];
       }
-      if (g + VALUE_GROUPS(D) < share.groups) {
-        load_values<T, D>(pages, p, share, g + VALUE_GROUPS(D), kv_head, slice, lane, next);
+      if (g + VALUE_GROUPS(D, W) < share.groups) {
+        load_values<T, D, W>(pages, p, share, g + VALUE_GROUPS(D, W), kv_head, slice, lane, next);
       }
       #pragma clang loop unroll(full)
-      for (uint j = 0; j < 8; j++) {
-        float value[8];
-        widen(raw[j], value);
+      for (uint j = 0; j < VALUE_LOADS(W); j++) {
+        const uint of_group = g + j / SLICE_LOADS(D, W);
         const uint key =
-            offset + (g + j / SLICE_LOADS(D)) * kStride + j % SLICE_LOADS(D) * SLICE_KEYS(D) + lane / SLICE_LANES(D);
+            offset + of_group * kStride + j % SLICE_LOADS(D, W) * SLICE_KEYS(D, W) + lane / SLICE_LANES(D, W);
+        float w[HEADS];
         #pragma clang loop unroll(full)
         for (uint h = 0; h < HEADS; h++) {
-          const float w = g + j / SLICE_LOADS(D) < share.groups ? scores[h * CHUNK(SPLIT) + key] : 0.0f;
+          w[h] = of_group < share.groups ? scores[h * CHUNK(SPLIT) + key] : 0.0f;
+        }
+        #pragma clang loop unroll(full)
+        for (uint eight = 0; eight < W / 8; eight++) {
+          float value[8];
+          widen(raw[j], eight, value);
           #pragma clang loop unroll(full)
-          for (uint d = 0; d < 8; d++) {
-            values[8 * h + d] = fma(w, value[d], values[8 * h + d]);
+          for (uint h = 0; h < HEADS; h++) {
+            #pragma clang loop unroll(full)
+            for (uint d = 0; d < 8; d++) {
+              const uint at = W * h + 8 * eight + d;
+              values[at] = fma(w[h], value[d], values[at]);
+            }
           }
         }
       }
@@ -455,18 +473,21 @@ template <typename T, int D, int HEADS, bool SPLIT>
   #pragma clang loop unroll(full)
   for (uint h = 0; h < HEADS; h++) {
     #pragma clang loop unroll(full)
-    for (uint d = 0; d < 8; d++) {
+    for (uint d = 0; d < W; d++) {
       #pragma clang loop unroll(full)
       for (uint n = 0; n < 3; n++) {
-        if ((SLICE_LANES(D) << n) < 32) {
-          values[8 * h + d] += simd_shuffle_xor(values[8 * h + d], ushort(SLICE_LANES(D) << n));
+        if ((SLICE_LANES(D, W) << n) < 32) {
+          values[W * h + d] += simd_shuffle_xor(values[W * h + d], ushort(SLICE_LANES(D, W) << n));
         }
       }
     }
-    if (lane < SLICE_LANES(D)) {
-      threadgroup float4* part = parts + simdgroup * (VALUE_SLICE(D) / 4) + lane * 2;
-      part[0] = float4(values[8 * h], values[8 * h + 1], values[8 * h + 2], values[8 * h + 3]);
-      part[1] = float4(values[8 * h + 4], values[8 * h + 5], values[8 * h + 6], values[8 * h + 7]);
+    if (lane < SLICE_LANES(D, W)) {
+      threadgroup float4* part = parts + simdgroup * (VALUE_SLICE(D) / 4) + lane * (W / 4);
+      #pragma clang loop unroll(full)
+      for (uint d = 0; d < W; d += 4) {
+        const uint at = W * h + d;
+        part[d / 4] = float4(values[at], values[at + 1], values[at + 2], values[at + 3]);
+      }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (tid < VALUE_SLICE(D)) {

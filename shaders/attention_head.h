@@ -154,14 +154,40 @@ static inline void head_rotate(
   }
 }
 
-// The values as the pages hold them: rounded to their type T.
+// Pages hold 32 tokens of a head as numbers T [32, D], or as codes char [32, D] and after them their scales, float [32]: a value
+// is scale · code. Both are HEAD_ELEMENTS elements of T.
+#define IS_CODES(T) (sizeof(T) == 1)
+#define HEAD_ELEMENTS(T, D) (kTokensPerPage * (IS_CODES(T) ? D + 4 : D))
+
+// The head as the pages hold it: numbers rounded to their type, or codes, whose scale is returned; that of numbers is 1. The
+// largest value of a head has the code 127, others are rounded to even. NaN and Inf stay visible in the scale.
 template <typename T, int D>
-static inline void head_round(thread float* low, thread float* high) {
+static inline float head_round(thread float* low, thread float* high) {
+  if (!IS_CODES(T)) {
+    #pragma clang loop unroll(full)
+    for (uint m = 0; m < PAIRS(D); m++) {
+      low[m] = float(T(low[m]));
+      high[m] = float(T(high[m]));
+    }
+    return 1.0f;
+  }
+  float largest = 0.0f;
+  float poison = 0.0f;
   #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
-    low[m] = float(T(low[m]));
-    high[m] = float(T(high[m]));
+    largest = max3(largest, fabs(low[m]), fabs(high[m]));
+    poison += low[m] * 0.0f + high[m] * 0.0f;
   }
+  largest = simd_max(largest);
+  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+  #pragma clang loop unroll(full)
+  for (uint m = 0; m < PAIRS(D); m++) {
+    const float a = rint(low[m] * inverse);
+    const float b = rint(high[m] * inverse);
+    low[m] = fabs(a) <= 127.0f ? a : 0.0f;
+    high[m] = fabs(b) <= 127.0f ? b : 0.0f;
+  }
+  return largest / 127.0f + simd_sum(poison);
 }
 
 template <int D>
@@ -175,9 +201,9 @@ static inline void head_q(
   head_rotate<D>(turns, p.rotated_pairs, position + p.position_offset, lane, low, high);
 }
 
-// The values that the pages hold for k: rounded to their type T.
+// What the pages hold for k, see head_round.
 template <typename T, int D>
-static inline void head_k(
+static inline float head_k(
     device const float* row, device const uchar* k_norm, constant AttentionParams& p, uint kv_head, uint position,
     uint lane, thread float* low, thread float* high) {
   head_load<D>(row + p.k_column + kv_head * D, lane, low, high);
@@ -185,21 +211,24 @@ static inline void head_k(
   head_turns<D>(p, lane, turns);
   head_norm<D>(k_norm, p.k_norm, p.eps, lane, low, high);
   head_rotate<D>(turns, p.rotated_pairs, position + p.position_offset, lane, low, high);
-  head_round<T, D>(low, high);
+  return head_round<T, D>(low, high);
 }
 
 template <typename T, int D>
-static inline void head_v(
+static inline float head_v(
     device const float* row, constant AttentionParams& p, uint kv_head, uint lane, thread float* low, thread float* high) {
   head_load<D>(row + p.v_column + kv_head * D, lane, low, high);
   if (p.flags & kNormaliseValue) {
     head_normalise<D>(p.eps, low, high);
   }
-  head_round<T, D>(low, high);
+  return head_round<T, D>(low, high);
 }
 
+// Stores what head_round has left as token `slot` of a head of a page.
 template <typename T, int D>
-static inline void head_store(device T* to, uint lane, thread const float* low, thread const float* high) {
+static inline void head_store(
+    device T* head, uint slot, uint lane, thread const float* low, thread const float* high, float scale) {
+  device T* to = head + slot * D;
   #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     const uint i = lane + 32 * m;
@@ -208,16 +237,21 @@ static inline void head_store(device T* to, uint lane, thread const float* low, 
       to[i + D / 2] = T(high[m]);
     }
   }
+  if (IS_CODES(T) && lane == 0) {
+    ((device float*)(head + kTokensPerPage * D))[slot] = scale;
+  }
 }
 
+// Shares the head times `scale`.
 template <typename T, int D>
-static inline void head_share(threadgroup T* to, uint lane, thread const float* low, thread const float* high) {
+static inline void head_share(
+    threadgroup T* to, uint lane, thread const float* low, thread const float* high, float scale) {
   #pragma clang loop unroll(full)
   for (uint m = 0; m < PAIRS(D); m++) {
     const uint i = lane + 32 * m;
     if (i < D / 2) {
-      to[i] = T(low[m]);
-      to[i + D / 2] = T(high[m]);
+      to[i] = T(low[m] * scale);
+      to[i + D / 2] = T(high[m] * scale);
     }
   }
 }
@@ -246,28 +280,85 @@ static inline uint part_keys(uint position) {
 }
 
 // Elements before a head's 32 keys in page `page`; V's keys follow at plane + 1.
-template <int D>
+template <typename T, int D>
 static inline ulong page_offset(constant AttentionParams& p, uint page, uint plane, uint kv_head) {
-  return ((ulong(page) * p.planes + plane) * p.kv_heads + kv_head) * (kTokensPerPage * D);
+  return ((ulong(page) * p.planes + plane) * p.kv_heads + kv_head) * HEAD_ELEMENTS(T, D);
 }
 
-// Eight consecutive values as float; eight halves are one 16-byte load.
-static inline void load_eight(device const half* from, thread float* to) {
-  const uint4 bits = *(device const uint4*)from;
+// Scale of token `slot` of a head of a page of codes.
+template <typename T, int D>
+static inline float slot_scale(device const T* head, uint slot) {
+  return ((device const float*)(head + kTokensPerPage * D))[slot];
+}
+
+// N consecutive values as they are in memory, in one load or, for f32, two.
+template <typename T, uint N>
+struct Run;
+template <>
+struct Run<half, 8> {
+  uint4 bits;
+};
+template <>
+struct Run<float, 8> {
+  float4 low;
+  float4 high;
+};
+template <>
+struct Run<char, 8> {
+  uint2 bits;
+};
+template <>
+struct Run<char, 16> {
+  uint4 bits;
+};
+
+static inline void load_raw(device const half* from, thread Run<half, 8>& to) {
+  to.bits = *(device const uint4*)from;
+}
+static inline void load_raw(device const float* from, thread Run<float, 8>& to) {
+  to.low = *(device const float4*)from;
+  to.high = *(device const float4*)(from + 4);
+}
+static inline void load_raw(device const char* from, thread Run<char, 8>& to) {
+  to.bits = *(device const uint2*)from;
+}
+static inline void load_raw(device const char* from, thread Run<char, 16>& to) {
+  to.bits = *(device const uint4*)from;
+}
+
+// Four codes as float: each goes into the mantissa of 2^23 as code + 128, which is then subtracted. Exact, and cheaper than a
+// conversion where that runs at a fraction of the rate.
+static inline void widen_codes(uint bits, thread float* to) {
+  const uint moved = bits ^ 0x80808080u;
+  #pragma clang loop unroll(full)
   for (uint i = 0; i < 4; i++) {
-    const float2 v = float2(as_type<half2>(bits[i]));
+    to[i] = as_type<float>((moved >> 8 * i & 0xffu) | 0x4b000000u) - 8388736.0f;
+  }
+}
+
+// Values 8 · part … 8 · part + 7 of a run as float; of codes without their scale.
+static inline void widen(thread const Run<half, 8>& from, uint, thread float* to) {
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < 4; i++) {
+    const float2 v = float2(as_type<half2>(from.bits[i]));
     to[2 * i] = v.x;
     to[2 * i + 1] = v.y;
   }
 }
-static inline void load_eight(device const float* from, thread float* to) {
-  for (uint i = 0; i < 8; i += 4) {
-    const float4 v = *(device const float4*)(from + i);
-    to[i] = v.x;
-    to[i + 1] = v.y;
-    to[i + 2] = v.z;
-    to[i + 3] = v.w;
+static inline void widen(thread const Run<float, 8>& from, uint, thread float* to) {
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < 4; i++) {
+    to[i] = from.low[i];
+    to[4 + i] = from.high[i];
   }
+}
+static inline void widen(thread const Run<char, 8>& from, uint, thread float* to) {
+  widen_codes(from.bits.x, to);
+  widen_codes(from.bits.y, to + 4);
+}
+static inline void widen(thread const Run<char, 16>& from, uint part, thread float* to) {
+  widen_codes(from.bits[2 * part], to);
+  widen_codes(from.bits[2 * part + 1], to + 4);
 }
 
 #endif

@@ -21,25 +21,41 @@ constant constexpr float kSlack = 8.0f;
 #define STAGE_STRIDE(T, D) (SLICE(D) + 16 / sizeof(T))
 #define STAGE_KEYS(T, D) (SLICE(D) * sizeof(T) <= 64 ? 32 : 2048 / (SLICE(D) * sizeof(T)))
 
-// Copies one simdgroup's slice of STAGE_KEYS keys or values, from slot `slot` of a page on, as T. Slots outside
-// [from, end), which no row sees, become zero: they may hold anything.
-template <typename T, typename P, int D>
+// Values of a key that a lane loads at once: 16 bytes of codes where a slice has them.
+#define STAGE_RUN(P, D) (IS_CODES(P) && SLICE(D) >= 16 ? 16 : 8)
+
+// Copies one simdgroup's slice of STAGE_KEYS keys or values, from slot `slot` of a head of a page on, as T. Slots outside
+// [from, end), which no row sees, become zero: they may hold anything. SCALED: codes times their scales; codes alone are exact in
+// any T.
+template <typename T, typename P, int D, bool SCALED>
 static inline void stage(
-    device const P* page, uint slot, uint from, uint end, uint lane, threadgroup T* to)
+    device const P* head, uint first_column, uint slot, uint from, uint end, uint lane, threadgroup T* to)
 {
-  const uint runs = SLICE(D) / 8;
+  const uint runs = SLICE(D) / STAGE_RUN(P, D);
   #pragma clang loop unroll(full)
   for (uint i = 0; i < STAGE_KEYS(T, D) * runs / 32; i++) {
     const uint run = 32 * i + lane;
     const uint key = run / runs;
-    const uint column = run % runs * 8;
-    float x[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-    if (slot + key >= from && slot + key < end) {
-      load_eight(page + (slot + key) * D + column, x);
+    const uint column = run % runs * STAGE_RUN(P, D);
+    const bool seen = slot + key >= from && slot + key < end;
+    Run<P, STAGE_RUN(P, D)> raw;
+    float scale = 1.0f;
+    if (seen) {
+      load_raw(head + (slot + key) * D + first_column + column, raw);
+      if (IS_CODES(P) && SCALED) {
+        scale = slot_scale<P, D>(head, slot + key);
+      }
     }
     threadgroup vec<T, 4>* at = (threadgroup vec<T, 4>*)(to + key * STAGE_STRIDE(T, D) + column);
-    at[0] = vec<T, 4>(float4(x[0], x[1], x[2], x[3]));
-    at[1] = vec<T, 4>(float4(x[4], x[5], x[6], x[7]));
+    #pragma clang loop unroll(full)
+    for (uint part = 0; part < STAGE_RUN(P, D) / 8; part++) {
+      float x[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+      if (seen) {
+        widen(raw, part, x);
+      }
+      at[2 * part] = vec<T, 4>(float4(x[0], x[1], x[2], x[3]) * scale);
+      at[2 * part + 1] = vec<T, 4>(float4(x[4], x[5], x[6], x[7]) * scale);
+    }
   }
 }
 
@@ -56,7 +72,7 @@ static inline float row_scale(float largest, thread float& back) {
 }
 
 // Grid: tiles of 16 rows, heads. T: operand type of the products; P: storage type of the pages.
-// qkv: f32 [rows, stride]; pages: P [pages, planes, kv_heads, 32, D]; y: f32 [rows, heads, D]
+// qkv: f32 [rows, stride]; pages: P [pages, planes, kv_heads, HEAD_ELEMENTS]; y: f32 [rows, heads, D]
 template <typename T, typename P, int D>
 [[kernel]] [[max_total_threads_per_threadgroup(256)]] void attention_prefill(
     device const float* qkv [[buffer(0)]],
@@ -124,12 +140,7 @@ template <typename T, typename P, int D>
       }
       float back;
       const float scale = row_scale<T>(simd_max(largest), back);
-      #pragma clang loop unroll(full)
-      for (uint m = 0; m < PAIRS(D); m++) {
-        low[m] *= scale;
-        high[m] *= scale;
-      }
-      head_share<T, D>(q_rows + i * q_stride, lane, low, high);
+      head_share<T, D>(q_rows + i * q_stride, lane, low, high, scale);
       if (lane == 0) {
         row_scales[row] = back;
       }
@@ -179,13 +190,22 @@ template <typename T, typename P, int D>
       const uint end = min(last + 1 - base, kTokensPerPage);
 
       // This slice's part of the scores, 16 rows × 32 keys.
-      device const P* keys = pages + page_offset<D>(p, id, p.plane, kv_head) + column;
+      device const P* keys = pages + page_offset<P, D>(p, id, p.plane, kv_head);
+      float key_scales[kTokensPerPage / row_lanes];  // of the keys whose weights this lane will make
+      #pragma clang loop unroll(full)
+      for (uint c = 0; c < kTokensPerPage / row_lanes; c++) {
+        const uint slot = tid % row_lanes + c * row_lanes;
+        key_scales[c] = 1.0f;
+        if (IS_CODES(P) && slot >= from && slot < end) {
+          key_scales[c] = slot_scale<P, D>(keys, slot);
+        }
+      }
       simdgroup_matrix<float, 8, 8> scores[4][2];
       #pragma clang loop unroll(full)
       for (uint slot = 0; slot < kTokensPerPage; slot += 8) {
         if (slot % STAGE_KEYS(T, D) == 0) {
           simdgroup_barrier(mem_flags::mem_threadgroup);
-          stage<T, P, D>(keys, slot, from, end, lane, staged);
+          stage<T, P, D, false>(keys, column, slot, from, end, lane, staged);
           simdgroup_barrier(mem_flags::mem_threadgroup);
         }
         scores[slot / 8][0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -207,7 +227,7 @@ template <typename T, typename P, int D>
       threadgroup_barrier(mem_flags::mem_threadgroup);
 
       // Weights of this lane's keys: every row_lanes-th of its row.
-      float score[32 * kTileRows / (32 * SIMDGROUPS(D))];
+      float score[kTokensPerPage / row_lanes];
       float best = kNoScore;
       #pragma clang loop unroll(full)
       for (uint c = 0; c < kTokensPerPage / row_lanes; c++) {
@@ -218,7 +238,7 @@ template <typename T, typename P, int D>
         }
         const uint position = base + slot;
         const bool visible = in_run && position >= my_first && position <= my_last;
-        score[c] = visible ? product * my_scale : kNoScore;
+        score[c] = visible ? product * my_scale * key_scales[c] : kNoScore;
         best = max(best, score[c]);
       }
       #pragma clang loop unroll(full)
@@ -270,12 +290,12 @@ template <typename T, typename P, int D>
         }
       }
 
-      device const P* values = pages + page_offset<D>(p, id, p.plane + 1, kv_head) + column;
+      device const P* values = pages + page_offset<P, D>(p, id, p.plane + 1, kv_head);
       #pragma clang loop unroll(full)
       for (uint slot = 0; slot < kTokensPerPage; slot += 8) {
         if (slot % STAGE_KEYS(T, D) == 0) {
           simdgroup_barrier(mem_flags::mem_threadgroup);
-          stage<T, P, D>(values, slot, from, end, lane, staged);
+          stage<T, P, D, true>(values, column, slot, from, end, lane, staged);
           simdgroup_barrier(mem_flags::mem_threadgroup);
         }
         simdgroup_matrix<T, 8, 8> weight[2];

@@ -2,7 +2,7 @@
 #include "attention_head.h"
 
 // A simdgroup for each (row, KV head, k or v).
-// k, v: f32 [rows, stride], the same buffer where both are columns of qkv; pages: T [pages, planes, kv_heads, 32, D]
+// k, v: f32 [rows, stride], the same buffer where both are columns of qkv; pages: T [pages, planes, kv_heads, HEAD_ELEMENTS]
 template <typename T, int D>
 [[kernel]] [[max_total_threads_per_threadgroup(256)]] void kv_write(
     device const float* k [[buffer(0)]],
@@ -27,13 +27,11 @@ template <typename T, int D>
   const uint page = input_page(input, p.groups, p.group, input_sequence(input)[row], position);
   float low[PAIRS(D)];
   float high[PAIRS(D)];
-  if (plane == 0) {
-    head_k<T, D>(k + i * p.stride, k_norm, p, kv_head, position, lane, low, high);
-  } else {
-    head_v<T, D>(v + i * p.stride, p, kv_head, lane, low, high);
-  }
-  const ulong at = page_offset<D>(p, page, p.plane + plane, kv_head) + position % kTokensPerPage * D;
-  head_store<T, D>(pages + at, lane, low, high);
+  const float scale = plane == 0
+      ? head_k<T, D>(k + i * p.stride, k_norm, p, kv_head, position, lane, low, high)
+      : head_v<T, D>(v + i * p.stride, p, kv_head, lane, low, high);
+  device T* head = pages + page_offset<T, D>(p, page, p.plane + plane, kv_head);
+  head_store<T, D>(head, position % kTokensPerPage, lane, low, high, scale);
 }
 
 #define KV_WRITE(F, T, D) \
@@ -41,3 +39,4 @@ template <typename T, int D>
 #define KV_WRITE_SIZES(F, T) KV_WRITE(F, T, 32) KV_WRITE(F, T, 64) KV_WRITE(F, T, 128) KV_WRITE(F, T, 256) KV_WRITE(F, T, 512)
 KV_WRITE_SIZES(f32, float)
 KV_WRITE_SIZES(f16, half)
+KV_WRITE_SIZES(q8, char)

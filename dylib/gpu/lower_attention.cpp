@@ -24,6 +24,7 @@ constexpr uint64_t kPartBytes = 32 << 20;
 
 constexpr uint32_t kThreads = 256, kKvTasks = 8;  // kv_write: one simdgroup for each vector
 constexpr uint32_t kTileRows = 16;                // of attention_prefill
+constexpr uint32_t kLoadBytes = 16;               // of the kernels' widest load of a page
 
 // The three ops in one form.
 struct Attention {
@@ -39,7 +40,8 @@ struct Attention {
 std::string page_format(const Tensor &pages) {
   if (pages.format == kF32) return "f32";
   if (pages.format == kF16) return "f16";
-  fail(MB_UNSUPPORTED, "The GPU devices keep keys and values as f32 or f16; pages of format %u are not supported.",
+  if (pages.format == kI8) return "q8";
+  fail(MB_UNSUPPORTED, "The GPU devices keep keys and values as f32, f16 or q8; pages of format %u are not supported.",
        pages.format);
 }
 
@@ -78,6 +80,10 @@ void set_score_scale(AttentionParams &p, float scale) {
 void set_pages(const Emitter &e, Attention &a, uint32_t layer, uint32_t group) {
   a.format = page_format(*a.pages);
   check_head(a);
+  if (a.pages->offset % kLoadBytes != 0) {
+    fail(MB_UNSUPPORTED, "The KV pages at offset %llu: the GPU kernels load %u bytes at once and need multiples of that.",
+         static_cast<unsigned long long>(a.pages->offset), kLoadBytes);
+  }
   AttentionParams &p = a.params;
   p.heads = a.heads;
   p.kv_heads = a.kv_heads;
@@ -91,8 +97,10 @@ void set_pages(const Emitter &e, Attention &a, uint32_t layer, uint32_t group) {
   p.k_norm = a.k_norm != nullptr ? scalar_format(*a.k_norm) : kNoNorm;
 }
 
-// A model has one or two head sizes, so each size is a library of its own.
-std::string family(const char *name, const Attention &a) { return std::string(name) + "_d" + std::to_string(a.head_dim); }
+// A model has one or two head sizes, so each size is a library of its own; so are the kernels for codes.
+std::string family(const char *name, const Attention &a) {
+  return std::string(name) + (a.format == "q8" ? "_q8_d" : "_d") + std::to_string(a.head_dim);
+}
 
 std::string kernel_name(const char *kernel, const Attention &a) {
   return std::string(kernel) + "_" + a.format + "_d" + std::to_string(a.head_dim);

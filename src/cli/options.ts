@@ -26,7 +26,7 @@ export const loadFlags = {
   "kv-cache": {
     type: "string",
     choices: ["f16", "f32", "q8"],
-    help: "storage of the KV cache (default: f16; q8 on the CPU alone)",
+    help: "storage of the KV cache (default: f16; q8 takes half of it)",
   },
 } as const satisfies Flags;
 

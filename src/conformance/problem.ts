@@ -3,12 +3,14 @@
  * tensor, rows beyond the live ones, unused KV slots. A stray read shows as NaN, a stray write as a changed guard.
  */
 import type { OutputRow, PageTable, RunInput } from "../engine/input.ts";
+import { type KvFormat, SCALE_BYTES } from "../schedule/groups.ts";
 import type { Op } from "../schedule/ops.ts";
 import { type Limits, type Plan, rowBytes } from "../schedule/plan.ts";
 import type { Dim, DimSymbol, Format, Tensor } from "../schedule/tensor.ts";
 import { GGUF_BLOCK_ALIGNMENT, type GgufType } from "../checkpoint/gguf_types.ts";
 import { fillBlocks, fillScaled } from "./blocks.ts";
 import { toBf16, toF16 } from "./oracle/numbers.ts";
+import { writeCodes } from "./oracle/pages.ts";
 import type { Random } from "./random.ts";
 
 /** Byte of all poison: four make an f32 NaN, two an f16 or bf16 NaN. */
@@ -202,12 +204,23 @@ export class ProblemBuilder {
     return { name, format: { kind: "u32" }, shape, buffer: 1, offset };
   }
 
-  /** KV pages in a buffer of their own, poison where `values` is NaN. */
-  pages(name: string, shape: readonly Dim[], kind: "f32" | "f16", values: Float64Array): Tensor {
-    const bytes = new Uint8Array(GUARD_BYTES + rowBytes({ kind }, values.length) + GUARD_BYTES).fill(POISON);
-    store(bytes, GUARD_BYTES, kind, values);
+  /** KV pages [pages, planes, kvHeads, 32, d] in a buffer of their own, poison where `values` is NaN. */
+  pages(name: string, shape: readonly number[], format: KvFormat, values: Float64Array): Tensor {
+    const d = shape[shape.length - 1];
+    const kind = format === "q8" ? "i8" : format;
+    const columns = format === "q8" ? d + SCALE_BYTES : d;
+    const size = values.length / d * rowBytes({ kind }, columns);
+    const bytes = new Uint8Array(GUARD_BYTES + size + GUARD_BYTES).fill(POISON);
+    if (format === "q8") writeCodes(values, d, bytes.subarray(GUARD_BYTES));
+    else store(bytes, GUARD_BYTES, format, values);
     this.#pages.push(bytes);
-    return { name, format: { kind }, shape, buffer: 2 + this.#pages.length, offset: GUARD_BYTES };
+    return {
+      name,
+      format: { kind },
+      shape: [...shape.slice(0, -1), columns],
+      buffer: 2 + this.#pages.length,
+      offset: GUARD_BYTES,
+    };
   }
 
   /** The finished problem. */

@@ -3,8 +3,8 @@ import { encodeInput } from "../engine/input.ts";
 import { MarkbaseError } from "../errors.ts";
 import type { Plan } from "../schedule/plan.ts";
 import type { Tensor } from "../schedule/tensor.ts";
+import { codesFault, elementBytes, readPages } from "./oracle/pages.ts";
 import { Oracle } from "./oracle/run.ts";
-import { readTensor } from "./oracle/weights.ts";
 import type { Case } from "./case.ts";
 import { difference } from "./compare.ts";
 import { POISON, type Problem } from "./problem.ts";
@@ -67,7 +67,7 @@ export function prepare(testCase: Case): Prepared {
   const tensor = "kv" in op ? op.kv.pages : undefined;
   const outputs = oracle.run(input);
   if (!tensor) return { case: testCase, problem, outputs };
-  const before = readTensor(tensor, buffers, plan.limits);
+  const before = readPages(tensor, buffers, plan.limits);
   const after = oracle.pages(tensor);
   const written: number[] = [];
   for (let i = 0; i < after.length; i++) if (!Object.is(after[i], before[i])) written.push(i);
@@ -166,17 +166,14 @@ function judge(
     if (wrong >= 0) reason ??= `${tensor.name}[${wrong}] is ${found[wrong]}, not ${outputs[i][wrong]}`;
   });
   if (pages) {
-    const { tensor: { buffer, offset, format }, written, values } = pages;
-    const [half, bytes] = [format.kind === "f16", after[buffer]];
-    const view = new DataView(bytes.buffer, offset);
-    add(
-      Float64Array.from(written, (i) => half ? view.getFloat16(2 * i, true) : view.getFloat32(4 * i, true)),
-      values,
-    );
-    const size = half ? 2 : 4;
+    const { tensor, written, values } = pages;
+    const found = readPages(tensor, after, plan.limits);
+    add(Float64Array.from(written, (i) => found[i]), values);
+    if (tensor.format.kind === "i8") reason ??= codesFault(tensor, after, written, values);
     for (const i of written) {
-      const start = offset + size * i;
-      for (let byte = start; byte < start + size; byte++) bytes[byte] = buffers[buffer][byte];
+      for (const byte of elementBytes(tensor, i)) {
+        after[tensor.buffer][tensor.offset + byte] = buffers[tensor.buffer][tensor.offset + byte];
+      }
     }
   }
   buffers.forEach((before, i) => {

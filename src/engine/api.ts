@@ -33,8 +33,7 @@ export interface LoadOptions {
   /** Bytes that weights, KV cache and activations may take together. Default: nine tenths of the device's memory. */
   memory?: number;
   /**
-   * Storage of keys and values. Default `f16`. `q8` takes half of that, 8-bit codes with a scale for each head of a token; it is there on
-   * the CPU device alone, elsewhere `load` rejects with `DeviceError` (`unsupported`).
+   * Storage of keys and values. Default `f16`. `q8` takes about half of that: 8-bit codes with a scale for each head of a token.
    */
   kvCache?: KvFormat;
   /**

@@ -48,7 +48,7 @@ export function planBudget(request: BudgetRequest): Budget {
       `The model with a context of ${context} tokens`,
       needed,
       memory,
-      `Weights take ${weightBytes} bytes, activations ${activationBytes}. Lower contextLength, use kvCache "f16" (or "q8" on the CPU), ` +
+      `Weights take ${weightBytes} bytes, activations ${activationBytes}. Lower contextLength, use kvCache "f16" or "q8", ` +
         `take a smaller or more quantised model, or raise the memory option.`,
     );
   }

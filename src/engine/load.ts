@@ -2,7 +2,7 @@
 import type { Device } from "../../ffi/device.ts";
 import { stopTokens } from "../chat/reply.ts";
 import { type Checkpoint, readConfig } from "../checkpoint/open.ts";
-import { DeviceError, MemoryLimit } from "../errors.ts";
+import { MemoryLimit } from "../errors.ts";
 import { localSource } from "../hub/source.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
@@ -65,10 +65,7 @@ export async function loadWith(
   const opened = await openDevice(settings.device, {
     ...options,
     precision: settings.precision,
-    variants: () => {
-      checkGpuCache(settings.kvCache, settings.device);
-      return neededVariants(read, settings, internals);
-    },
+    variants: () => neededVariants(read, settings, internals),
   });
   const device = stack.use(opened.device);
   const info = device.info();
@@ -205,17 +202,6 @@ function checkMemory(what: string, device: Device, mappedBytes: number, memory: 
     needed,
     memory,
     `Of it the device's scratch is ${scratch} bytes, repacked weights ${repacked}. Lower contextLength or raise memory.`,
-  );
-}
-
-/** Throws `DeviceError` with code `unsupported` for a cache that only the CPU device has kernels for. */
-function checkGpuCache(kvFormat: KvFormat, device: LoadSettings["device"]): void {
-  if (kvFormat !== "q8") return;
-  const name = device === "auto" ? "metal" : device;
-  throw new DeviceError(
-    "unsupported",
-    `kvCache "q8" is there on the cpu device alone; ${name} keeps keys and values as "f16" or "f32". ` +
-      `Choose one of these, or device: "cpu".`,
   );
 }
 

@@ -2,7 +2,7 @@
  * The variants of ops that devices may have kernels of their own for, as short texts: by storage format, row class and number of
  * rows, head size, page format, and by the parts of a fused op. The self-check runs a case of each variant that a model needs.
  */
-import type { Op } from "./ops.ts";
+import type { KvLayer, Op } from "./ops.ts";
 import type { Tensor } from "./tensor.ts";
 
 /** How a weight is stored. */
@@ -212,7 +212,7 @@ function variantsOfOp(op: Op): string[] {
       const parts = {
         ...op,
         op: op.kind,
-        pages: op.kv.pages.format.kind,
+        pages: pagesWord(op.kv),
         rotatedPairs: op.rope.rotatedPairs,
         positionScale: op.rope.positionScale,
       };
@@ -222,10 +222,10 @@ function variantsOfOp(op: Op): string[] {
       ];
     }
     case "attend":
-      return attentionVariants({ ...op, op: op.kind, pages: op.kv.pages.format.kind }, ["row", "prompt"]);
+      return attentionVariants({ ...op, op: op.kind, pages: pagesWord(op.kv) }, ["row", "prompt"]);
     case "kv_write":
       return attentionVariants(
-        { ...op, op: op.kind, pages: op.kv.pages.format.kind, heads: op.kvHeads, window: null },
+        { ...op, op: op.kind, pages: pagesWord(op.kv), heads: op.kvHeads, window: null },
         ["row", "prompt"],
       );
     case "candidates": {
@@ -238,6 +238,11 @@ function variantsOfOp(op: Op): string[] {
     default:
       return [op.kind];
   }
+}
+
+/** The format of KV pages as kernels are named by it. */
+function pagesWord({ pages: { format } }: KvLayer): string {
+  return format.kind === "i8" ? "q8" : format.kind;
 }
 
 function storedFormat({ format, scales }: Tensor): StoredFormat {

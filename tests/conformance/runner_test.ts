@@ -4,6 +4,7 @@ import { decodeInput } from "./decode.ts";
 import type { RunInput } from "../../src/engine/input.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import { toF16 } from "../../src/conformance/oracle/numbers.ts";
+import { headDimOf, writeCodes } from "../../src/conformance/oracle/pages.ts";
 import { Oracle } from "../../src/conformance/oracle/run.ts";
 import { allCases } from "../../src/conformance/cases.ts";
 import { difference } from "../../src/conformance/compare.ts";
@@ -54,11 +55,13 @@ class OracleDevice implements CaseDevice {
       if ("kv" in op) {
         const { buffer, offset, format } = op.kv.pages;
         const view = new DataView(buffers[buffer].buffer, offset);
-        oracle.pages(op.kv.pages).forEach((value, n) => {
-          if (Number.isNaN(value)) return;
-          if (format.kind === "f16") view.setUint16(2 * n, toF16(value), true);
-          else view.setFloat32(4 * n, value, true);
-        });
+        const pages = oracle.pages(op.kv.pages);
+        if (format.kind === "i8") writeCodes(pages, headDimOf(op.kv.pages), buffers[buffer].subarray(offset));
+        else {pages.forEach((value, n) => {
+            if (Number.isNaN(value)) return;
+            if (format.kind === "f16") view.setUint16(2 * n, toF16(value), true);
+            else view.setFloat32(4 * n, value, true);
+          });}
       }
       this.fault({ plan, input, buffers, copied });
       return Promise.resolve();
@@ -164,6 +167,28 @@ Deno.test("runner: KV left unwritten is seen", async () => {
     values[values.findIndex((n) => !Number.isNaN(n))] = NaN;
   });
   assertEquals(row.error, Infinity);
+});
+
+Deno.test("runner: codes that are off by more than rounding, and scales that are off, are seen", async () => {
+  const at = (change: (pages: DataView, token: number) => void) =>
+    failure("kv_write", "q8 sequences 0+7 ", ({ plan, buffers }) => {
+      const [op] = plan.ops;
+      assert(op.kind === "kv_write");
+      const { buffer, offset } = op.kv.pages;
+      const bytes = buffers[buffer].subarray(offset);
+      const heads = bytes.length / (32 * (64 + 4));
+      for (let head = 0; head < heads; head++) { // the first head of 64 lanes that holds token 5
+        const pages = new DataView(bytes.buffer, bytes.byteOffset + head * 32 * (64 + 4), 32 * (64 + 4));
+        if (!Number.isNaN(pages.getFloat32(32 * 64 + 4 * 5, true))) return change(pages, 5);
+      }
+    });
+  const code = await at((pages, token) => pages.setInt8(64 * token, pages.getInt8(64 * token) ^ 2));
+  assertStringIncludes(code.reason!, "the code of element");
+  const scale = await at((pages, token) => {
+    const byte = 32 * 64 + 4 * token;
+    pages.setFloat32(byte, pages.getFloat32(byte, true) * 1.0001, true);
+  });
+  assertStringIncludes(scale.reason!, "the scale of element");
 });
 
 Deno.test("runner: an exception of the device becomes a failed row with its words", async () => {

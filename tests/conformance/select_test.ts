@@ -34,13 +34,13 @@ Deno.test("there is a case of every variant that a model needs, and few cases ha
   }
   for (const folder of folders) {
     const model = await fixture(folder);
-    for (const fuse of [true, false]) {
+    for (const [fuse, kvFormat] of [[true, "f32"], [false, "f32"], [true, "q8"], [false, "q8"]] as const) {
       const plans = (["prefill", "decode"] as const).map((variant) =>
-        model.plan({ variant, fuse, exact: true })
+        model.plan({ variant, fuse, kvFormat, exact: true })
       );
       const variants = variantsOf(plans.flatMap((plan) => plan.ops));
       const chosen = select(cases, variants);
-      assertEquals(chosen.missing, [], folder);
+      assertEquals(chosen.missing, [], `${folder} ${kvFormat}`);
       assert(chosen.cases.length <= 60, `${folder}: ${chosen.cases.length} cases`);
       const work = chosen.cases.reduce((sum, c) => sum + c.work, 0);
       assert(work < 3e7, `${folder}: ${work} multiplications`);

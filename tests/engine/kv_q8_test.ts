@@ -1,28 +1,13 @@
 /** Keys and values as 8-bit codes: what is stored, how far it is from numbers, and that all else holds as with them. */
-import { assert, assertEquals, assertRejects } from "@std/assert";
-import { DeviceError, load } from "../../mod.ts";
+import { assert, assertEquals } from "@std/assert";
+import { load } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { pageBytes } from "../../src/schedule/groups.ts";
 import { generated } from "../support/calls.ts";
-import { fixtureModel, TINY, TINY_DRAFTER } from "../support/models.ts";
+import { divergence, fixtureModel, TINY, TINY_DRAFTER } from "../support/models.ts";
 
 const F32 = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 const Q8 = { ...F32, kvCache: "q8" } as const;
-
-/** Mean over positions of the divergence of q from p, in nats; logits of both [rows, V]. */
-function divergence(p: Float32Array, q: Float32Array, V: number): number {
-  let sum = 0;
-  for (let at = 0; at < p.length; at += V) {
-    const logs = [p, q].map((logits) => {
-      const row = logits.subarray(at, at + V);
-      const most = row.reduce((a, b) => Math.max(a, b));
-      const total = Math.log(row.reduce((all, logit) => all + Math.exp(logit - most), 0)) + most;
-      return Float64Array.from(row, (logit) => logit - total);
-    });
-    for (let i = 0; i < V; i++) sum += Math.exp(logs[0][i]) * (logs[0][i] - logs[1][i]);
-  }
-  return sum / (p.length / V);
-}
 
 for (const name of ["e2b", "31b"]) {
   const folder = fixtureModel(name);
@@ -150,15 +135,4 @@ Deno.test("a cache of codes takes about half of one in f16", async () => {
   const { headDim: d } = half.engine.forward.groups[0];
   const share = coded.memory().kv / half.memory().kv;
   assert(share < (d + 4) / (2 * d) + 0.01, `${share}`);
-});
-
-Deno.test("a device without kernels for codes refuses them by name", async () => {
-  for (const device of ["cuda", "metal"] as const) {
-    const error = await assertRejects(() => load(TINY, { device, kvCache: "q8" }), DeviceError);
-    // "no_device" where there is no such GPU at all
-    assert(
-      error.code === "unsupported" ? error.message.includes(device) : error.code === "no_device",
-      error.message,
-    );
-  }
 });

@@ -64,7 +64,7 @@ Deno.test("the dispatches of an attention are those of the design: 1 sliding, 2 
 
 Deno.test("decode rows of one sequence in one pass give the bytes that they give one at a time", async () => {
   using device = await openMetal(library.path);
-  for (const kv of ["f16", "f32"] as const) {
+  for (const kv of ["f16", "f32", "q8"] as const) {
     for (const window of [undefined, 40]) {
       for (const history of [0, 30, 254]) {
         const rows = 4;
@@ -98,9 +98,11 @@ for (const exact of [true, false]) {
 
   Deno.test(`rows of a prompt are the same in chunks of any size in ${precision} mode`, async () => {
     using device = await openMetal(library.path);
-    for (const [headDim, window, history] of [[64, undefined, 240], [32, 10, 0], [128, 20, 30]] as const) {
+    const shapes = [[64, undefined, 240, "f16"], [32, 10, 0, "f16"], [128, 20, 30, "f16"]] as const;
+    const coded = [[64, undefined, 240, "q8"], [128, 20, 30, "q8"]] as const;
+    for (const [headDim, window, history, kv] of [...shapes, ...coded]) {
       const rows = 37;
-      const d: AttentionDescription = { ...common, heads: 2, kvHeads: 1, headDim, window, sequences: [] };
+      const d: AttentionDescription = { ...common, kv, heads: 2, kvHeads: 1, headDim, window, sequences: [] };
       const whole = await run(
         device,
         attentionProblem({ ...d, sequences: [{ history, rows }] }, SEED, exact),
@@ -117,7 +119,7 @@ for (const exact of [true, false]) {
           chunk.rows.forEach((row, i) =>
             assert(
               equal(row, whole.rows[from + i]),
-              `d=${headDim} row ${from + i} differs in chunks of ${size}`,
+              `${kv} d=${headDim} row ${from + i} differs in chunks of ${size}`,
             )
           );
         }
@@ -127,10 +129,11 @@ for (const exact of [true, false]) {
 
   Deno.test(`attention rows are the same alone and beside other sequences in ${precision} mode`, async () => {
     using device = await openMetal(library.path);
-    for (const op of ["attention", "attend"] as const) {
+    for (const [op, kv] of [["attention", "f16"], ["attend", "f16"], ["attention", "q8"]] as const) {
       const d: AttentionDescription = {
         ...common,
         op,
+        kv,
         headDim: 32,
         sequences: [
           { history: 300, rows: 1, decode: true },
@@ -148,12 +151,23 @@ for (const exact of [true, false]) {
         const alone = await run(device, attentionProblem({ ...d, pick: [s] }, SEED, exact), exact);
         assertEquals(alone.rows.length, d.sequences[s].rows);
         for (const row of alone.rows) {
-          assert(equal(row, together.rows[at++]), `${op}: a row of sequence ${s} differs`);
+          assert(equal(row, together.rows[at++]), `${op} ${kv}: a row of sequence ${s} differs`);
         }
       }
     }
   });
 }
+
+Deno.test("pages that no 16-byte load could read are refused when the plan is compiled", async () => {
+  using device = await openMetal(library.path);
+  for (const kv of ["f16", "q8"] as const) {
+    const problem = attentionProblem({ ...common, kv, sequences: [{ history: 3, rows: 1 }] }, SEED, true);
+    const [op] = problem.plan.ops;
+    assert(op.kind === "attention");
+    op.kv.pages.offset += 8;
+    await assertRejects(() => dispatches(device, problem), DeviceError, "264");
+  }
+});
 
 Deno.test("a head size without kernels is refused when the plan is compiled", async () => {
   using device = await openMetal(library.path);

@@ -8,6 +8,7 @@ import { embed, gather, perLayerInputs } from "../../src/conformance/oracle/embe
 import { linear, matmul } from "../../src/conformance/oracle/linear.ts";
 import { add, rmsNorm } from "../../src/conformance/oracle/norm.ts";
 import { fromBf16, fromF16, toBf16, toF16 } from "../../src/conformance/oracle/numbers.ts";
+import { codesOf, readPages, storedHead, writeCodes } from "../../src/conformance/oracle/pages.ts";
 import { rope } from "../../src/conformance/oracle/rope.ts";
 import { readRow, readTensor } from "../../src/conformance/oracle/weights.ts";
 
@@ -142,7 +143,7 @@ Deno.test("oracle: proportional RoPE at position 1000 agrees in all 512 lanes wi
 
 function pool(pages: number, planes: number, kvHeads: number, d: number, layer = 0): KvView {
   const values = new Float64Array(pages * planes * kvHeads * 32 * d).fill(NaN);
-  return { values, planes, layer, kvHeads, d, round: (value) => value };
+  return { values, planes, layer, kvHeads, d, stored: (head) => head };
 }
 
 Deno.test("oracle: attention over one key returns its value", () => {
@@ -212,9 +213,47 @@ Deno.test("oracle: the attention op is head norms, RoPE, cache write and attenti
 });
 
 Deno.test("oracle: half pages round what they store", () => {
-  const kv = { ...pool(1, 2, 1, 1), round: (value: number) => fromF16(toF16(value)) };
+  const kv = { ...pool(1, 2, 1, 1), stored: (head: Float64Array) => storedHead({ kind: "f16" }, head) };
   kvWrite(kv, f64(1 + 2 ** -12), f64(3 + 2 ** -8), [{ position: 0, table: { first: 0, pages: [0] } }]);
   assertEquals([kv.values[0], kv.values[32]], [1, 3 + 2 ** -8]);
+});
+
+Deno.test("oracle: pages of codes hold a head's largest value as 127 and round the others to even", () => {
+  // multiples of half a scale of 2
+  const { scale, codes } = codesOf(f64(254, -254, 3, 5, -3, -5, 0.9, 1.1));
+  assertEquals([scale, ...codes], [2, 127, -127, 2, 2, -2, -2, 0, 1]);
+  assertEquals(codesOf(f64(0, 0)), { scale: 0, codes: new Int8Array(2) });
+  assertEquals([...storedHead({ kind: "i8" }, f64(254, 3, 1.1))], [254, 4, 2]);
+});
+
+Deno.test("oracle: after the codes of 32 tokens of a head come their 32 scales", () => {
+  const [d, heads] = [4, 2];
+  const values = new Float64Array(heads * 32 * d).fill(NaN);
+  values.set([127, -1, 0, 2], 5 * d); // token 5 of head 0
+  values.set([0.5, 63.5, 1, -63.5], (32 + 31) * d); // token 31 of head 1
+  const bytes = new Uint8Array(heads * 32 * (d + 4)).fill(0xff);
+  writeCodes(values, d, bytes);
+  const view = new DataView(bytes.buffer);
+  assertEquals([...new Int8Array(bytes.buffer, 5 * d, d)], [127, -1, 0, 2]);
+  assertEquals(view.getFloat32(32 * d + 5 * 4, true), 1);
+  const second = 32 * (d + 4);
+  assertEquals([...new Int8Array(bytes.buffer, second + 31 * d, d)], [1, 127, 2, -127]);
+  assertEquals(view.getFloat32(second + 32 * d + 31 * 4, true), 0.5);
+  assertEquals(bytes.filter((byte) => byte === 0xff).length >= bytes.length - 2 * (d + 4), true);
+  const tensor = {
+    name: "pages",
+    format: { kind: "i8" },
+    shape: [1, 1, heads, 32, d + 4],
+    buffer: 0,
+    offset: 0,
+  } as const;
+  close(
+    readPages(tensor, [bytes], { rows: 1, out_rows: 1, sequences: 1, pages: 1 }).filter((x) => !isNaN(x)),
+    [
+      ...[127, -1, 0, 2],
+      ...[0.5, 63.5, 1, -63.5],
+    ],
+  );
 });
 
 Deno.test("oracle: candidates come in descending order, ties by lower id, with adjustments and mask applied", () => {

@@ -129,6 +129,21 @@ export function largest(a: ArrayLike<number>): number {
   return most;
 }
 
+/** Mean over positions of the divergence of q from p, in nats; logits of both [rows, V]. */
+export function divergence(p: Float32Array, q: Float32Array, V: number): number {
+  let sum = 0;
+  for (let at = 0; at < p.length; at += V) {
+    const logs = [p, q].map((logits) => {
+      const row = logits.subarray(at, at + V);
+      const most = row.reduce((a, b) => Math.max(a, b));
+      const total = Math.log(row.reduce((all, logit) => all + Math.exp(logit - most), 0)) + most;
+      return Float64Array.from(row, (logit) => logit - total);
+    });
+    for (let i = 0; i < V; i++) sum += Math.exp(logs[0][i]) * (logs[0][i] - logs[1][i]);
+  }
+  return sum / (p.length / V);
+}
+
 /** Mean negative log-likelihood of each token given those before it, in nats. `logits`: [ids, V]. */
 export function lossOf(logits: Float32Array, ids: readonly number[], V: number): number {
   let sum = 0;

@@ -12,7 +12,7 @@ export interface KvView {
   layer: number;
   kvHeads: number;
   d: number;
-  /** what storing a value makes of it */ round: (value: number) => number;
+  /** what storing a head makes of it */ stored: (head: Float64Array) => Float64Array;
 }
 
 /** Where a row stands: its position and the page table of its sequence in the layer's group. */
@@ -36,10 +36,8 @@ export function kvWrite(kv: KvView, k: Float64Array, v: Float64Array, places: re
     for (let head = 0; head < kv.kvHeads; head++) {
       const from = (r * kv.kvHeads + head) * kv.d;
       const [toK, toV] = [slot(kv, 0, head, position, table), slot(kv, 1, head, position, table)];
-      for (let i = 0; i < kv.d; i++) {
-        kv.values[toK + i] = kv.round(k[from + i]);
-        kv.values[toV + i] = kv.round(v[from + i]);
-      }
+      kv.values.set(kv.stored(k.subarray(from, from + kv.d)), toK);
+      kv.values.set(kv.stored(v.subarray(from, from + kv.d)), toV);
     }
   });
 }

@@ -14,7 +14,7 @@ import { embed, gather, perLayerInputs } from "./embed.ts";
 import { linear, type LinearEpilogue } from "./linear.ts";
 import { expertGateUp, expertLinear, type ExpertMatrix, expertSum, routerLogits, topK } from "./moe.ts";
 import { add, rmsNorm } from "./norm.ts";
-import { fromF16, toF16 } from "./numbers.ts";
+import { headDimOf, readPages, storedHead } from "./pages.ts";
 import { rope } from "./rope.ts";
 import {
   addPositions,
@@ -70,7 +70,7 @@ export class Oracle {
     const key = `${tensor.buffer}:${tensor.offset}`;
     let values = this.#pages.get(key);
     if (!values) {
-      values = readTensor(tensor, this.buffers, this.plan.limits);
+      values = readPages(tensor, this.buffers, this.plan.limits);
       this.#pages.set(key, values);
     }
     return values;
@@ -86,11 +86,9 @@ export class Oracle {
   }
 
   #kv({ pages, layer }: KvLayer): KvView {
-    const [, planes, kvHeads, , d] = sizesOf(pages, this.plan.limits);
-    const round = pages.format.kind === "f16"
-      ? (value: number) => fromF16(toF16(value))
-      : (value: number) => value;
-    return { values: this.pages(pages), planes, layer, kvHeads, d, round };
+    const [, planes, kvHeads] = sizesOf(pages, this.plan.limits);
+    const stored = (head: Float64Array) => storedHead(pages.format, head);
+    return { values: this.pages(pages), planes, layer, kvHeads, d: headDimOf(pages), stored };
   }
 
   #execute(op: Op, input: RunInput): void {
