@@ -3,7 +3,7 @@ import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
 import { DeviceError, Disposed, load, MarkbaseError } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
-import { EXACT, QUESTIONS, user } from "../support/calls.ts";
+import { EXACT, generated, QUESTIONS, user } from "../support/calls.ts";
 import { maxDifference, TINY } from "../support/models.ts";
 
 Deno.test("replies that run at the same time equal those that run alone", async () => {
@@ -136,6 +136,28 @@ Deno.test("after disposal every call throws Disposed, and calls under way end wi
   assertThrows(() => model.memory(), Disposed);
   model[Symbol.dispose]();
   await model[Symbol.asyncDispose]();
+});
+
+Deno.test("a short prompt that comes while a long one is computed does not wait for its end, nor do two long ones", async () => {
+  await using model = await loadWith(TINY, { ...EXACT, contextLength: 4096 }, {
+    chunkRows: 64,
+    keptPrefixes: 0,
+  });
+  const ids = (count: number, seed: number) =>
+    Array.from({ length: count }, (_, i) => 3 + (i * 31 + seed) % 900);
+  const done: string[] = [];
+  const ask = async (name: string, prompt: number[]) => {
+    await generated(model, prompt, { maxTokens: 1, temperature: 0, ignoreEos: true });
+    done.push(name);
+  };
+  const long = [ask("long", ids(3000, 1))];
+  while (model.engine.forward.counts.rows === 0) await new Promise((resolve) => setTimeout(resolve, 1));
+  long.push(ask("second", ids(2000, 2)));
+  await ask("short", ids(20, 3));
+  assertEquals(done, ["short"]);
+  await Promise.all(long);
+  // They take turns, so the second, which is shorter, ends first although it came later.
+  assertEquals(done, ["short", "second", "long"]);
 });
 
 Deno.test("more streams than a forward has rows for go on side by side", async () => {
