@@ -5,6 +5,7 @@
 import { LibraryError } from "../src/errors.ts";
 import { cacheFolder } from "../ffi/cache_folder.ts";
 import { optionalEnv, requirePermission } from "../ffi/permissions.ts";
+import { exists } from "./disk.ts";
 import { sha256 } from "./sources.ts";
 
 const PACKAGE = "pymetal-cpp==0.1.5";
@@ -82,14 +83,4 @@ async function run(command: string, args: string[]): Promise<void> {
   if (result.success) return;
   const lines = new TextDecoder().decode(result.stderr).trim().split("\n");
   throw failure(`${command} ended with status ${result.code}: ${lines.slice(-4).join("\n")}`);
-}
-
-async function exists(path: string): Promise<boolean> {
-  try {
-    await Deno.stat(path);
-    return true;
-  } catch (error) {
-    if (error instanceof Deno.errors.NotFound) return false;
-    throw error;
-  }
 }

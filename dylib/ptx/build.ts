@@ -6,8 +6,8 @@
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { optionalEnv, requirePermission } from "../../ffi/permissions.ts";
 import { LibraryError } from "../../src/errors.ts";
-import { readSources, writeSources } from "../build.ts";
 import { flattenShader } from "../embed_shaders.ts";
+import { HERE, readSources, writeSources } from "../source_files.ts";
 import { PTX, sha256, SHADERS, type Sources } from "../sources.ts";
 import { findPtxClang } from "./clang.ts";
 import { compilePtx, MslError } from "./compile.ts";
@@ -25,8 +25,6 @@ export interface PtxBuildOptions {
 
 /** GPU generations that PTX is made for. Each serves all later ones too. */
 export const ARCHITECTURES: readonly string[] = ["sm_80", "sm_90"];
-
-const HERE = new URL("../", import.meta.url);
 
 /** The sources of all that PTX depends on. */
 function relevant(sources: Sources): Record<string, string> {

@@ -119,7 +119,7 @@ Deno.test("doctor checks the machine and says what it lacks", async () => {
     state: string;
     conformance?: { ops: { op: string; cases: number; failed: number }[]; failures: string[] };
   }[] = JSON.parse(stdout);
-  assertEquals(code, 0);
+  assertEquals(code, 0, stdout);
   const { ops, failures } = findings.find((finding) => finding.name === "cpu")!.conformance!;
   assertEquals(failures, []);
   assertEquals(ops.map(({ op }) => op), OPS);

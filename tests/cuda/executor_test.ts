@@ -8,13 +8,14 @@ import { DeviceError } from "../../src/errors.ts";
 import type { Op } from "../../src/schedule/ops.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import type { Tensor } from "../../src/schedule/tensor.ts";
+import { withEnvironment } from "../support/environment.ts";
 import { FakeDriver, noPtx } from "./fake.ts";
 
 Deno.test("without an NVIDIA driver the cuda device says so and names what is missing", async () => {
-  const installed = Deno.env.get("MARKBASE_LIBCUDA")!;
-  Deno.env.set("MARKBASE_LIBCUDA", "/nowhere/libcuda.so.1");
-  const error = await assertRejects(() => Device.open("cuda"), DeviceError);
-  Deno.env.set("MARKBASE_LIBCUDA", installed);
+  const error = await withEnvironment(
+    { MARKBASE_LIBCUDA: "/nowhere/libcuda.so.1" },
+    () => assertRejects(() => Device.open("cuda"), DeviceError),
+  );
   assertEquals(error.code, "no_device");
   assertStringIncludes(error.message, "/nowhere/libcuda.so.1");
 });
@@ -22,7 +23,18 @@ Deno.test("without an NVIDIA driver the cuda device says so and names what is mi
 const lacking = await noPtx();
 const ignore = lacking !== undefined;
 if (ignore) console.log(`tests of the CUDA executor are skipped: ${lacking}`);
-const fake = await FakeDriver.install();
+const fake = await FakeDriver.build();
+
+Deno.test({
+  name: "the stand-in driver is this file's alone: processes that other tests start do not find it",
+  ignore,
+  async fn() {
+    const before = Deno.env.get("MARKBASE_LIBCUDA");
+    using _device = await fake.open();
+    assertEquals(Deno.env.get("MARKBASE_LIBCUDA"), before);
+    assert(before !== fake.path);
+  },
+});
 
 const WIDTH = 64;
 const ROWS = 40;
@@ -80,7 +92,7 @@ async function compiled(
 ): Promise<{ device: Device; arena: Buffer; pass: Pass } & Disposable> {
   using scope = new DisposableStack();
   const device = scope.use(
-    await Device.open("cuda", { timeKernels: options.timeKernels, earlyStart: options.earlyStart }),
+    await fake.open({ timeKernels: options.timeKernels, earlyStart: options.earlyStart }),
   );
   const tensors = activations(count);
   const made = plan(make(tensors), tensors, options.plan);
@@ -116,7 +128,7 @@ function test(name: string, run: () => Promise<void>) {
 }
 
 test("the device tells what the GPU is", async () => {
-  using device = await Device.open("cuda");
+  using device = await fake.open();
   const info = device.info();
   assertEquals([info.kind, info.name, info.level], ["cuda", "Fake GPU", "sm_90"]);
   assertEquals([info.memoryBytes, info.unifiedMemory, info.multiprocessors], [8 * 2 ** 30, false, 100]);
@@ -124,13 +136,13 @@ test("the device tells what the GPU is", async () => {
 });
 
 test("a GPU that is not there is refused by number", async () => {
-  const error = await assertRejects(() => Device.open("cuda", { ordinal: 3 }), DeviceError);
+  const error = await assertRejects(() => fake.open({ ordinal: 3 }), DeviceError);
   assertEquals(error.code, "no_device");
   assertStringIncludes(error.message, "GPU 3");
 });
 
 test("buffers are zero at first and keep what is written, filled and copied", async () => {
-  using device = await Device.open("cuda");
+  using device = await fake.open();
   using a = device.createBuffer(1000);
   using b = device.createBuffer(500);
   const read = new Uint8Array(1000);
@@ -145,7 +157,7 @@ test("buffers are zero at first and keep what is written, filled and copied", as
 });
 
 test("a file is copied to the GPU in parts through two staging buffers and counted as mapped", async () => {
-  using device = await Device.open("cuda");
+  using device = await fake.open();
   const path = await Deno.makeTempFile();
   try {
     const bytes = new Uint8Array(100_000_003);
@@ -283,7 +295,7 @@ test("a kernel that the driver does not compile is an unsupported one, with the 
 });
 
 test("memory that the GPU does not have is an out_of_memory with the free bytes", async () => {
-  using device = await Device.open("cuda");
+  using device = await fake.open();
   const error = assertThrows(() => device.createBuffer(9 * 2 ** 30), DeviceError);
   assertEquals(error.code, "out_of_memory");
   assertStringIncludes(error.message, "123 of its");

@@ -1,7 +1,9 @@
-/** Builds fake_libcuda.c and makes it the driver that the native library will open in this process. */
+/** Builds fake_libcuda.c and opens the cuda device on it. */
 import { compilerCommand } from "../../dylib/compiler.ts";
+import { Device, type DeviceOptions } from "../../ffi/device.ts";
 import { findPtxClang } from "../../dylib/ptx/clang.ts";
 import { LibraryError } from "../../src/errors.ts";
+import { withEnvironment } from "../support/environment.ts";
 
 const symbols = {
   fake_reset: { parameters: [], result: "void" },
@@ -34,12 +36,12 @@ export class FakeDriver {
   };
   readonly #library: Deno.DynamicLibrary<typeof symbols>;
 
-  private constructor(path: string) {
+  private constructor(readonly path: string) {
     this.#library = Deno.dlopen(path, symbols);
   }
 
-  /** Compiles it and sets `MARKBASE_LIBCUDA`, which must not have been used yet. */
-  static async install(): Promise<FakeDriver> {
+  /** Compiles it. */
+  static async build(): Promise<FakeDriver> {
     const folder = await Deno.makeTempDir({ prefix: "markbase-fake-" });
     const source = new URL("./fake_libcuda.c", import.meta.url).pathname;
     const args = [
@@ -56,8 +58,15 @@ export class FakeDriver {
     ];
     const { success, stderr } = await new Deno.Command(await compilerCommand(), { args }).output();
     if (!success) throw new Error(new TextDecoder().decode(stderr));
-    Deno.env.set("MARKBASE_LIBCUDA", `${folder}/libcuda.so`);
     return new FakeDriver(`${folder}/libcuda.so`);
+  }
+
+  /**
+   * Opens "cuda" on it. The library takes the driver that it finds first for as long as the process lives; processes that other
+   * tests start must not find this one.
+   */
+  async open(options?: DeviceOptions): Promise<Device> {
+    return await withEnvironment({ MARKBASE_LIBCUDA: this.path }, () => Device.open("cuda", options));
   }
 
   /** Forgets calls and planned failures. */

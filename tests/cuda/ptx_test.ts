@@ -4,6 +4,7 @@ import { buildPtx } from "../../dylib/ptx/build.ts";
 import { findPtxClang } from "../../dylib/ptx/clang.ts";
 import { kernelTexts } from "../../dylib/ptx/modules.ts";
 import { LibraryError } from "../../src/errors.ts";
+import { withEnvironment } from "../support/environment.ts";
 import { noPtx } from "./fake.ts";
 
 const lacking = await noPtx();
@@ -61,28 +62,23 @@ Deno.test({
 });
 
 Deno.test("without a clang that makes PTX the error names it and what to install", async () => {
-  const before = Deno.env.get("MARKBASE_CLANG");
-  Deno.env.set("MARKBASE_CLANG", "clang-of-nowhere");
-  try {
+  await withEnvironment({ MARKBASE_CLANG: "clang-of-nowhere" }, async () => {
     const error = await assertRejects(() => findPtxClang(), LibraryError);
     assertEquals(error.code, "no_ptx_compiler");
     assertStringIncludes(error.message, "clang-of-nowhere is not installed");
-  } finally {
-    if (before === undefined) Deno.env.delete("MARKBASE_CLANG");
-    else Deno.env.set("MARKBASE_CLANG", before);
-  }
+  });
 });
 
 Deno.test("a folder of PTX named by MARKBASE_PTX is used as it is, and its absence is told", async () => {
   const folder = await Deno.makeTempDir();
-  Deno.env.set("MARKBASE_PTX", folder);
   try {
     await Deno.mkdir(`${folder}/sm_80`);
-    assertEquals(await buildPtx("sm_80"), `${folder}/sm_80`);
-    assertEquals((await assertRejects(() => buildPtx("sm_90"), LibraryError)).code, "ptx_not_found");
-    assertEquals((await assertRejects(() => buildPtx("sm_70"), LibraryError)).code, "build_failed");
+    await withEnvironment({ MARKBASE_PTX: folder }, async () => {
+      assertEquals(await buildPtx("sm_80"), `${folder}/sm_80`);
+      assertEquals((await assertRejects(() => buildPtx("sm_90"), LibraryError)).code, "ptx_not_found");
+      assertEquals((await assertRejects(() => buildPtx("sm_70"), LibraryError)).code, "build_failed");
+    });
   } finally {
-    Deno.env.delete("MARKBASE_PTX");
     await Deno.remove(folder, { recursive: true });
   }
 });

@@ -2,6 +2,7 @@ import { assert, assertEquals, assertRejects, assertStringIncludes } from "@std/
 import { buildLibrary, type BuiltLibrary } from "../../dylib/build.ts";
 import { scanSources, sha256, sourcesText } from "../../dylib/sources.ts";
 import { LibraryError } from "../../src/errors.ts";
+import { withEnvironment } from "../support/environment.ts";
 
 /** A library of two units and a header, which compiles in a moment. */
 async function smallSources(): Promise<URL> {
@@ -33,18 +34,6 @@ function answerOf(path: string): number {
   const value = library.symbols.get();
   library.close();
   return value;
-}
-
-/** Runs with an environment variable set. */
-async function withEnv<T>(name: string, value: string, body: () => Promise<T>): Promise<T> {
-  const before = Deno.env.get(name);
-  Deno.env.set(name, value);
-  try {
-    return await body();
-  } finally {
-    if (before === undefined) Deno.env.delete(name);
-    else Deno.env.set(name, before);
-  }
 }
 
 Deno.test("a library is built once and then taken from the cache", async () => {
@@ -138,6 +127,53 @@ Deno.test("two processes that build at once end up with one good library", async
   assertEquals(answerOf(libraries[0].path), 42);
 });
 
+Deno.test("a build is not disturbed by another one that clears out kept objects", async () => {
+  const [sources, cache] = [await smallSources(), await temporary()];
+  const compiler = `${cache}/compiler`;
+  await Deno.writeTextFile(
+    compiler,
+    `#!/bin/sh\ncase " $* " in *" -c "*) ;; *" -o "*) rm -rf ${cache}/dylib/objects/* ;; esac\nexec c++ "$@"\n`,
+    { mode: 0o755 },
+  );
+  await withEnvironment({ CXX: compiler }, async () => {
+    for (const answer of [42, 43]) {
+      await Deno.writeTextFile(
+        new URL("answer.h", sources),
+        `#pragma once\nconstexpr int answer = ${answer};\n`,
+      );
+      assertEquals(answerOf((await buildLibrary({ sources, cache })).path), answer);
+    }
+  });
+});
+
+Deno.test("kept objects go a day after a build last used them", async () => {
+  const [sources, cache] = [await smallSources(), await temporary()];
+  const build = async (answer: number) => {
+    await Deno.writeTextFile(
+      new URL("answer.h", sources),
+      `#pragma once\nconstexpr int answer = ${answer};\n`,
+    );
+    await buildLibrary({ sources, cache });
+    return (await names(`${cache}/dylib/objects`)).sort();
+  };
+  const first = await build(1);
+  const second = await build(2);
+  const shared = second.filter((name) => first.includes(name) && !/-top\.o$/.test(name));
+  assert(shared.length > 0 && second.length > first.length, "a unit without the header keeps its object");
+  const age = async () => {
+    const old = new Date(Date.now() - 25 * 3600 * 1000);
+    for (const name of await names(`${cache}/dylib/objects`)) {
+      await Deno.utime(`${cache}/dylib/objects/${name}`, old, old);
+    }
+  };
+  await age();
+  const third = await build(3);
+  for (const name of first) assert(!third.includes(name), `${name} was of no use for a day`);
+  await age();
+  for (const name of third) await Deno.utime(`${cache}/dylib/objects/${name}`, new Date(), new Date());
+  assertEquals((await build(4)).filter((name) => third.includes(name)), third);
+});
+
 Deno.test("an aborted build rejects with the signal's reason", async () => {
   const [sources, cache] = [await smallSources(), await temporary()];
   const reason = new Error("enough");
@@ -150,9 +186,8 @@ Deno.test("an aborted build rejects with the signal's reason", async () => {
 
 Deno.test("without a compiler the error says what to install", async () => {
   const [sources, cache] = [await smallSources(), await temporary()];
-  const error = await withEnv(
-    "CXX",
-    "no-such-compiler-here",
+  const error = await withEnvironment(
+    { CXX: "no-such-compiler-here" },
     () => assertRejects(() => buildLibrary({ sources, cache }), LibraryError),
   );
   assertEquals(error.code, "no_compiler");
@@ -165,9 +200,8 @@ Deno.test("a compiler that is too old is refused with both versions", async () =
   const old = async (name: string, macros: string) => {
     const path = `${cache}/${name}`;
     await Deno.writeTextFile(path, `#!/bin/sh\nprintf '${macros}'\n`, { mode: 0o755 });
-    return await withEnv(
-      "CXX",
-      path,
+    return await withEnvironment(
+      { CXX: path },
       () => assertRejects(() => buildLibrary({ sources, cache }), LibraryError),
     );
   };

@@ -3,6 +3,7 @@ import { assertEquals, assertRejects, assertStringIncludes } from "@std/assert";
 import { HubError, InvalidArgument } from "../../src/errors.ts";
 import { hubSettings } from "../../src/hub/settings.ts";
 import { hubReference, localSource } from "../../src/hub/source.ts";
+import { withEnvironment } from "../support/environment.ts";
 
 const VARIABLES = [
   "HF_HOME",
@@ -21,19 +22,8 @@ const VARIABLES = [
 
 /** Does `work` with these variables of the hub and no others. */
 async function withEnv<T>(values: Record<string, string>, work: () => Promise<T>): Promise<T> {
-  const before = VARIABLES.map((name) => [name, Deno.env.get(name)] as const);
-  for (const name of VARIABLES) {
-    if (name in values) Deno.env.set(name, values[name]);
-    else Deno.env.delete(name);
-  }
-  try {
-    return await work();
-  } finally {
-    for (const [name, value] of before) {
-      if (value === undefined) Deno.env.delete(name);
-      else Deno.env.set(name, value);
-    }
-  }
+  const none = Object.fromEntries(VARIABLES.map((name) => [name, undefined]));
+  return await withEnvironment({ ...none, ...values }, work);
 }
 
 Deno.test("the cache is HF_HUB_CACHE, else HF_HOME/hub, else the cache option's, else the Python client's place", async () => {

@@ -4,6 +4,7 @@ import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { scanSources } from "../../dylib/sources.ts";
 import { softMetal } from "../softmetal/build.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { withEnvironment } from "../support/environment.ts";
 
 const SYMBOLS = {
   softmetal_set: { parameters: ["buffer", "buffer"], result: "i32" },
@@ -80,14 +81,7 @@ export class SoftwareMetal {
 
 /** Opens "metal" from the library at `path`; other test files of this process keep theirs. */
 export async function openMetal(path: string, options: DeviceOptions = {}): Promise<Device> {
-  const before = Deno.env.get("MARKBASE_DYLIB");
-  Deno.env.set("MARKBASE_DYLIB", path);
-  try {
-    return await Device.open("metal", options);
-  } finally {
-    if (before === undefined) Deno.env.delete("MARKBASE_DYLIB");
-    else Deno.env.set("MARKBASE_DYLIB", before);
-  }
+  return await withEnvironment({ MARKBASE_DYLIB: path }, () => Device.open("metal", options));
 }
 
 let product: Promise<string> | undefined;
