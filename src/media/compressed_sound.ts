@@ -1,5 +1,6 @@
 /** MP3, FLAC and Ogg (Opus, Vorbis, FLAC) through WebAssembly decoders, fed piece by piece so that a limit ends the work. */
 import { MediaError } from "../errors.ts";
+import { Breath } from "./breath.ts";
 import { codecMissing } from "./codecs.ts";
 import { Bytes } from "./headers/bytes.ts";
 import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
@@ -58,6 +59,7 @@ export async function readCompressed(
 
 async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal): Promise<MonoSound> {
   const decoder = await openDecoder(codec);
+  const breath = new Breath(signal);
   const pieces: Float32Array[] = [];
   let rate = 0, length = 0, lost = 0;
   const add = (piece: DecodedPiece) => {
@@ -72,7 +74,7 @@ async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal):
   };
   try {
     for (let at = 0; at < bytes.length; at += PIECE_BYTES) {
-      if (at % (64 * PIECE_BYTES) === 0) await breath(signal);
+      await breath.take();
       add(await decoder.decode(bytes.subarray(at, at + PIECE_BYTES)));
     }
     if (decoder.flush !== undefined) add(await decoder.flush());
@@ -99,12 +101,6 @@ async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal):
     });
   }
   return { samples, rate, warnings };
-}
-
-/** Lets others work, and ends the work if it was cancelled. */
-async function breath(signal: AbortSignal | undefined): Promise<void> {
-  await new Promise((resolve) => setTimeout(resolve, 0));
-  signal?.throwIfAborted();
 }
 
 async function openDecoder(codec: Codec): Promise<Decoder> {

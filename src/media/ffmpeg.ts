@@ -5,7 +5,7 @@
 import { requirePermission } from "../../ffi/permissions.ts";
 import { MediaError, MissingPermission } from "../errors.ts";
 import { sampledFrames, USUAL_FPS, type Video, type VideoFrame, type VideoOptions } from "./frames.ts";
-import { SAMPLE_RATE } from "./mel.ts";
+import { CLIP_SECONDS, SAMPLE_RATE } from "./mel.ts";
 import { checkSamples, type MonoSound } from "./mono.ts";
 import { checkPixels } from "./picture.ts";
 import { describeSource, readHead } from "./source.ts";
@@ -19,8 +19,6 @@ const DEMUXERS: Partial<Record<MediaFormat, string>> = {
   aac: "aac",
   aiff: "aiff",
 };
-/** Seconds of a video's sound that can be of use: one clip, and enough to know that there was more. */
-const SOUND_SECONDS = 31;
 
 /** Whether `ffmpeg` is asked for sounds of this format. */
 export function isFfmpegFormat(format: MediaFormat | undefined): boolean {
@@ -48,7 +46,7 @@ export async function openWithFfmpeg(
   try {
     const facts = await look(input, signal);
     let sound: MonoSound | undefined;
-    if (options.sound && facts.hasSound) sound = await samplesOf(input, SOUND_SECONDS, signal);
+    if (options.sound && facts.hasSound) sound = await samplesOf(input, CLIP_SECONDS, signal);
     return {
       frames: framesOf(input, facts, options),
       sound: () => Promise.resolve(sound && { ...sound, seconds: facts.seconds }),
@@ -59,20 +57,23 @@ export async function openWithFfmpeg(
   }
 }
 
-/** The sound of a file, at 16 kHz. Rejects as `openWithFfmpeg`. */
+/** The first `most` seconds of the sound of a file, at 16 kHz. Rejects as `openWithFfmpeg`. */
 export async function soundWithFfmpeg(
-  bytes: Uint8Array<ArrayBuffer>,
+  source: string | Uint8Array<ArrayBuffer>,
   format: MediaFormat,
-  signal?: AbortSignal,
+  signal: AbortSignal | undefined,
+  most: number,
 ): Promise<MonoSound> {
   await checkFfmpeg(format);
-  const input = await localFile(bytes, format, signal);
+  const input = await localFile(source, format, signal);
   try {
-    const { hasSound } = await look(input, signal);
+    const { hasSound, seconds } = await look(input, signal);
     if (!hasSound) {
       throw new MediaError("media_empty", `The ${format.toUpperCase()} file has no sound. Pass another one.`);
     }
-    return await samplesOf(input, undefined, signal);
+    const sound = await samplesOf(input, most, signal);
+    // What the file says of its length is not trusted where all of it was read.
+    return sound.samples.length < most * SAMPLE_RATE ? sound : { ...sound, seconds };
   } finally {
     await input.remove();
   }
@@ -191,13 +192,13 @@ async function* framesOf(
   }
 }
 
-/** Mono samples of the first sound stream. */
+/** Mono samples of the first sound stream, of no more than `most` seconds. */
 async function samplesOf(
   input: LocalFile,
-  seconds: number | undefined,
+  most: number,
   signal: AbortSignal | undefined,
 ): Promise<MonoSound> {
-  const limit = seconds === undefined ? [] : ["-t", String(seconds)];
+  const limit = most === Infinity ? [] : ["-t", String(most)];
   const args = ["-map", "0:a:0", ...limit, "-ac", "1", "-ar", String(SAMPLE_RATE), "-f", "f32le", "-"];
   const { stdout } = await run(input, args, signal);
   const samples = new Float32Array(stdout.slice(0, stdout.length & ~3).buffer);

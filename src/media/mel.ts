@@ -6,6 +6,8 @@ import type { AudioFeatures, AudioFrames } from "./types.ts";
 export const SAMPLE_RATE = 16_000;
 /** Samples of one clip at most: 30 s. */
 export const MAX_CLIP_SAMPLES: number = 30 * SAMPLE_RATE;
+/** Seconds of a recording that can be of use in one clip: its length, and enough to know that there was more. */
+export const CLIP_SECONDS = 31;
 
 const FRAME = 320; // samples that are transformed
 const SPAN = FRAME + 1; // samples that a frame must reach

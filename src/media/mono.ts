@@ -8,6 +8,8 @@ export interface MonoSound {
   samples: Float32Array;
   /** In hertz. */
   rate: number;
+  /** Of the whole recording, where `samples` may be its beginning only. */
+  seconds?: number;
   /** What was cut or repaired. */
   warnings: Warning[];
 }
@@ -37,11 +39,8 @@ export function damagedSound(format: string, what: string, cause?: unknown): Med
 /** Refuses a sound that takes too much memory. */
 export function checkSamples(samples: number, rate: number): void {
   if (samples <= MAX_SAMPLES) return;
-  const minutes = (count: number) => (count / rate / 60).toFixed(1);
   throw new MediaError(
     "media_too_large",
-    `The sound lasts ${minutes(samples)} minutes or more at ${rate} Hz; ${
-      minutes(MAX_SAMPLES)
-    } are allowed. Cut it into parts.`,
+    `The sound has ${samples} samples or more, at ${rate} Hz; ${MAX_SAMPLES} are allowed. Cut it into parts.`,
   );
 }

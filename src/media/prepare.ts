@@ -2,7 +2,7 @@
 import { MediaError } from "../errors.ts";
 import type { Warning } from "../warning.ts";
 import type { AudioInput, ImageInput, VideoInput } from "./inputs.ts";
-import { logMel, MAX_CLIP_SAMPLES, melSoftTokens, rawFrames, SAMPLE_RATE } from "./mel.ts";
+import { CLIP_SECONDS, logMel, MAX_CLIP_SAMPLES, melSoftTokens, rawFrames, SAMPLE_RATE } from "./mel.ts";
 import type { Sound } from "./mono.ts";
 import { cutPatches } from "./patches.ts";
 import { readPicture } from "./picture.ts";
@@ -64,7 +64,7 @@ export async function prepareAudio(
   audio: Audio,
   options: PrepareOptions,
 ): Promise<PreparedMedia> {
-  return await prepareSound(await readSound(input, options.signal), audio);
+  return await prepareSound(await readSound(input, options.signal, CLIP_SECONDS), audio);
 }
 
 /** Prepares samples of 16 kHz, as `prepareAudio`. */

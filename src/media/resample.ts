@@ -2,6 +2,7 @@
  * Changes the rate of a sound: a polyphase windowed-sinc filter (Kaiser, 90 dB, 64 zero crossings each side) whose pass band ends at
  * 0.91 of the lower Nyquist frequency.
  */
+import { Breath } from "./breath.ts";
 
 /** Samples on each side of the centre, counted at the lower of the two rates. */
 const CROSSINGS = 64;
@@ -12,13 +13,34 @@ const HALF_TRANSITION = (90 - 7.95) / (2.285 * 2 * Math.PI) / (2 * CROSSINGS) / 
 /** Phases at most: rates whose ratio needs more are taken as the nearest ratio that does not, off by less than a millionth. */
 const MAX_PHASES = 2048;
 
-/** `samples` at `from` hertz, at `to` hertz. The length is the duration's, rounded up. */
-export function resample(samples: Float32Array, from: number, to: number): Float32Array {
+/** Attenuation of the filters that halve a rate first, in dB; Kaiser's parameter follows from it. */
+const HALVING_DECIBELS = 96;
+/** Outputs between two looks at the clock. */
+const BLOCK = 4096;
+
+/**
+ * `samples` at `from` hertz, at `to` hertz. The length is the duration's, rounded up. Rates of four times `to` and more are halved
+ * first, which takes short filters. Rejects with the signal's reason.
+ */
+export async function resample(
+  samples: Float32Array,
+  from: number,
+  to: number,
+  signal?: AbortSignal,
+): Promise<Float32Array> {
   if (from === to || samples.length === 0) return samples.slice();
-  const { up, down } = ratioOf(to, from);
+  const breath = new Breath(signal);
+  const length = Math.ceil(samples.length * to / from);
+  let halvings = 0;
+  for (; from / 2 ** halvings >= 4 * to; halvings++) {
+    samples = await halve(samples, to / (from / 2 ** halvings), breath);
+  }
+  const { up, down } = ratioOf(to * 2 ** halvings, from);
+  if (up === down) return samples.slice(0, length);
   const { table, taps, reach } = filterOf(up, down);
-  const out = new Float32Array(Math.ceil(samples.length * up / down));
+  const out = new Float32Array(length);
   for (let i = 0, centre = 0, phase = 0; i < out.length; i++) {
+    if (i % BLOCK === 0) await breath.take();
     // The output lies at source sample centre + phase / up.
     const first = centre - reach + 1;
     const begin = Math.max(0, -first), end = Math.min(taps, samples.length - first);
@@ -29,6 +51,36 @@ export function resample(samples: Float32Array, from: number, to: number): Float
     phase += down;
     centre += Math.floor(phase / up);
     phase %= up;
+  }
+  return out;
+}
+
+/** Every second sample behind a half-band filter that keeps what a rate of `share` times the present one can hold. */
+async function halve(samples: Float32Array, share: number, breath: Breath): Promise<Float32Array> {
+  // Passes up to share / 2 cycles per sample and stops from 0.5 − share / 2; every second tap but the centre is 0.
+  const reach = Math.ceil((HALVING_DECIBELS - 7.95) / (2.285 * 2 * Math.PI) / (0.5 - share) / 2);
+  const beta = 0.1102 * (HALVING_DECIBELS - 8.7);
+  const pairs = Math.ceil((reach + 1) / 2);
+  const weights = Float64Array.from({ length: pairs }, (_, j) => {
+    const inside = 1 - ((2 * j + 1) / (2 * pairs)) ** 2;
+    return sinc((2 * j + 1) / 2) * bessel(beta * Math.sqrt(inside));
+  });
+  const sum = 2 * weights.reduce((all, weight) => all + weight);
+  for (let j = 0; j < pairs; j++) weights[j] *= 0.5 / sum; // a constant stays as it is
+  const out = new Float32Array(Math.ceil(samples.length / 2));
+  const at = (i: number) => i >= 0 && i < samples.length ? samples[i] : 0;
+  const edge = 2 * pairs;
+  for (let i = 0; i < out.length; i++) {
+    if (i % BLOCK === 0) await breath.take();
+    const centre = 2 * i;
+    let value = samples[centre] / 2;
+    const inside = centre >= edge && centre + edge < samples.length;
+    for (let j = 0; j < pairs; j++) {
+      const k = 2 * j + 1;
+      value += weights[j] *
+        (inside ? samples[centre - k] + samples[centre + k] : at(centre - k) + at(centre + k));
+    }
+    out[i] = value;
   }
   return out;
 }

@@ -2,11 +2,11 @@
 import { InvalidArgument, MediaError } from "../errors.ts";
 import { readCompressed } from "./compressed_sound.ts";
 import { isFfmpegFormat, soundWithFfmpeg } from "./ffmpeg.ts";
-import type { AudioInput, RawSamples } from "./inputs.ts";
+import type { AudioInput, MediaSource, RawSamples } from "./inputs.ts";
 import { SAMPLE_RATE } from "./mel.ts";
 import { checkSamples, type MonoSound, type Sound } from "./mono.ts";
 import { resample } from "./resample.ts";
-import { isMediaSource, readSource } from "./source.ts";
+import { isMediaSource, pathOf, readHead, readSource } from "./source.ts";
 import { isAudioFormat, sniff } from "./sniff.ts";
 import { readWav } from "./wav.ts";
 
@@ -16,25 +16,46 @@ const LEAST_RATE = 1000;
 const MOST_RATE = 768_000;
 const MOST_CHANNELS = 256;
 
-/** Reads a sound. Rejects with `MediaError`, `InvalidArgument`, `MissingPermission` or the signal's reason. */
-export async function readSound(input: AudioInput, signal?: AbortSignal): Promise<Sound> {
-  const mono = isMediaSource(input)
-    ? await decodeSound(await readSource(input, { limit: MAX_AUDIO_BYTES, signal }), signal)
-    : rawSound(input);
+/**
+ * Reads a sound, of a long one no more than `most` seconds. Rejects with `MediaError`, `InvalidArgument`, `MissingPermission` or the
+ * signal's reason.
+ */
+export async function readSound(input: AudioInput, signal?: AbortSignal, most = Infinity): Promise<Sound> {
+  const mono = isMediaSource(input) ? await readFile(input, signal, most) : rawSound(input);
   checkRate(mono.rate);
   if (mono.samples.length === 0) {
     throw new MediaError("media_empty", "The sound has no samples. Record it again.");
   }
-  checkSamples(mono.samples.length, mono.rate);
-  return { samples: resample(mono.samples, mono.rate, SAMPLE_RATE), warnings: mono.warnings };
+  const { rate, warnings } = mono;
+  checkSamples(mono.samples.length, rate);
+  const { seconds = mono.samples.length / rate } = mono;
+  // The last samples of a part are not those of the whole: the filter reaches for what follows.
+  const part = mono.samples.subarray(0, Math.ceil((most + 1) * rate));
+  const samples = await resample(part, rate, SAMPLE_RATE, signal);
+  return { samples: samples.subarray(0, most * SAMPLE_RATE), seconds, warnings };
 }
 
-/** Decodes the bytes of a sound. */
-async function decodeSound(bytes: Uint8Array<ArrayBuffer>, signal?: AbortSignal): Promise<MonoSound> {
+/** Decodes a file. */
+async function readFile(
+  input: MediaSource,
+  signal: AbortSignal | undefined,
+  most: number,
+): Promise<MonoSound> {
+  const path = pathOf(input);
+  if (path !== undefined) {
+    const format = sniff(await readHead(path, signal));
+    // It stays where it is, however large it may be.
+    if (format !== undefined && isFfmpegFormat(format)) {
+      return await soundWithFfmpeg(path, format, signal, most);
+    }
+  }
+  const bytes = await readSource(input, { limit: MAX_AUDIO_BYTES, signal });
   const format = sniff(bytes);
   if (format === "wav") return readWav(bytes);
   if (isAudioFormat(format)) return await readCompressed(format, bytes, signal);
-  if (format !== undefined && isFfmpegFormat(format)) return await soundWithFfmpeg(bytes, format, signal);
+  if (format !== undefined && isFfmpegFormat(format)) {
+    return await soundWithFfmpeg(bytes, format, signal, most);
+  }
   const what = format === undefined ? "of no known format" : format.toUpperCase();
   throw new MediaError(
     format === undefined ? "unknown_media" : "unsupported_media",
@@ -64,6 +85,7 @@ function rawSound(input: RawSamples): MonoSound {
   }
   checkRate(sampleRate);
   const frames = data.length / channels;
+  checkSamples(frames, sampleRate);
   const samples = new Float32Array(frames);
   for (let i = 0; i < frames; i++) {
     let sum = 0;

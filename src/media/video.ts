@@ -1,6 +1,7 @@
 /** Frames of a video at even distances, each with its time, and its sound. */
 import { InvalidArgument } from "../errors.ts";
 import type { AnimationFrame } from "./animation.ts";
+import { Breath } from "./breath.ts";
 import { openWithFfmpeg } from "./ffmpeg.ts";
 import {
   MAX_VIDEO_BYTES,
@@ -12,6 +13,7 @@ import {
 } from "./frames.ts";
 import { gifFrames, parseGif } from "./gif.ts";
 import { imageHeader } from "./headers/image.ts";
+import { CLIP_SECONDS } from "./mel.ts";
 import type { VideoFrames, VideoInput } from "./inputs.ts";
 import { checkPixels, imageFormat, readPicture, upright } from "./picture.ts";
 import { readSound } from "./sound.ts";
@@ -53,9 +55,10 @@ async function* animation(
   const all: Iterable<AnimationFrame> | AsyncIterable<AnimationFrame> = gif
     ? gifFrames(gif, last)
     : webpFrames(bytes, last);
+  const breath = new Breath(signal);
   let index = 0;
   for await (const { canvas, time } of all) {
-    signal?.throwIfAborted();
+    await breath.take();
     if (wanted.has(index++)) yield { picture: upright(canvas, orientation), time };
   }
 }
@@ -76,6 +79,6 @@ function givenFrames(input: VideoFrames, { frames: count, signal }: VideoOptions
         yield { picture: await readPicture(frames[index], signal), time: index / fps };
       }
     })(),
-    sound: async () => audio === undefined ? undefined : await readSound(audio, signal),
+    sound: async () => audio === undefined ? undefined : await readSound(audio, signal, CLIP_SECONDS),
   };
 }

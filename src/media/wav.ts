@@ -1,7 +1,7 @@
 /** WAV files (RIFF, RF64, BW64): integers of 8 to 32 bits, floats of 32 and 64, A-law and mu-law, extensible headers. */
 import { MediaError } from "../errors.ts";
 import { Bytes, Truncated } from "./headers/bytes.ts";
-import { damagedSound, type MonoSound } from "./mono.ts";
+import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
 
 interface Format {
   /** 1 integers, 3 floats, 6 A-law, 7 mu-law */ code: number;
@@ -82,6 +82,7 @@ function readSamples(data: Bytes, from: number, declared: number | undefined, fo
   const open = declared === undefined || declared === 0 && available > 0;
   const usable = open ? available : Math.min(available, declared);
   const frames = Math.floor(usable / frameBytes);
+  checkSamples(frames, rate);
   const warnings: MonoSound["warnings"] = [];
   if (!open && declared > available) {
     warnings.push({

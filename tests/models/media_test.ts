@@ -1,50 +1,15 @@
 /** Whole multimodal models through the public API: from picture and sound files to logits and text, against the reference. */
 import { assert, assertEquals } from "@std/assert";
-import { type ContentPart, load, type Message } from "../../mod.ts";
+import { type ContentPart, load } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { EXACT } from "../support/calls.ts";
-import { cosine, fixtureModel, maxDifference, readGolden } from "../support/models.ts";
-
-const TINY = new URL("../fixtures/tiny/", import.meta.url).pathname;
-const CASES = [
-  "image_scene",
-  "image_wide",
-  "image_two",
-  "audio_digits",
-  "audio_command",
-  "audio_rising",
-  "audio_question",
-  "mixed",
-];
-
-/** Messages of a case with paths for file names. */
-function messagesOf({ messages }: { messages: Message[] }): Message[] {
-  return messages.map((message) => ({
-    ...message,
-    content: Array.isArray(message.content)
-      ? message.content.map((part) => {
-        const name = (part as Record<string, unknown>)[part.type];
-        return part.type === "text" ? part : { ...part, [part.type]: `${TINY}${name}` } as ContentPart;
-      })
-      : message.content,
-  }));
-}
-
-Deno.test("the small model says of every golden picture and recording what the reference says, from the same ids", async () => {
-  await using model = await load("tiny", EXACT);
-  for (const name of CASES) {
-    const golden = JSON.parse(await Deno.readTextFile(`${TINY}${name}.json`));
-    const reply = await model.chat(messagesOf(golden), { temperature: 0 });
-    assertEquals(reply.receipt.promptIds, golden.input_ids, name);
-    assertEquals(reply.text, golden.output_text_clean, name);
-    assertEquals(model.renderChat(messagesOf(golden)), golden.prompt);
-  }
-});
+import { cosine, fixtureModel, maxDifference, readGolden, TINY_DRAFTER } from "../support/models.ts";
+import { CASES, readCase } from "../towers/tiny.ts";
 
 Deno.test("the small model in fast mode, answering all golden cases at once, says the same", async () => {
   await using model = await load("tiny", { device: "cpu" });
-  const cases = CASES.map((name) => JSON.parse(Deno.readTextFileSync(`${TINY}${name}.json`)));
-  const replies = await model.batch(cases.map(messagesOf), { temperature: 0 });
+  const cases = await Promise.all(CASES.map(readCase));
+  const replies = await model.batch(cases.map(({ messages }) => messages), { temperature: 0 });
   replies.forEach((reply, i) => assertEquals(reply.text, cases[i].output_text_clean, CASES[i]));
 });
 
@@ -163,19 +128,18 @@ Deno.test("a second picture is seen like the first where pictures are blocks: th
 });
 
 Deno.test("with a drafter, and with drafts looked up, replies about pictures and sounds are the same", async () => {
-  const drafter = new URL("../../examples/tiny-drafter", import.meta.url).pathname;
   await using plain = await load("tiny", EXACT);
-  await using drafted = await load("tiny", { ...EXACT, drafter });
+  await using drafted = await load("tiny", { ...EXACT, drafter: TINY_DRAFTER });
   for (const name of ["image_two", "audio_digits", "mixed"]) {
-    const golden = JSON.parse(await Deno.readTextFile(`${TINY}${name}.json`));
-    const looked = await plain.chat(messagesOf(golden), { temperature: 0, speculative: true });
-    const reply = await drafted.chat(messagesOf(golden), { temperature: 0 });
+    const golden = await readCase(name);
+    const looked = await plain.chat(golden.messages, { temperature: 0, speculative: true });
+    const reply = await drafted.chat(golden.messages, { temperature: 0 });
     assertEquals([looked.text, reply.text], [golden.output_text_clean, golden.output_text_clean]);
     assert(reply.speculation!.drafted > 0);
   }
 });
 
-Deno.test("e2b-mm-clipped-mlx-4bit: files to soft tokens and logits as the golden ones, without a processor_config.json", async () => {
+Deno.test("e2b-mm-clipped-mlx-4bit: files to soft tokens, logits and continuations as the golden ones, without a processor_config.json", async () => {
   const folder = fixtureModel("e2b-mm-clipped-mlx-4bit"), source = fixtureModel("e2b-mm-clipped");
   if (folder === null || source === null) return console.log("skipped: the fixture is absent");
   const { prompts, tensors } = await readGolden(folder);
@@ -190,7 +154,7 @@ Deno.test("e2b-mm-clipped-mlx-4bit: files to soft tokens and logits as the golde
   const heard = await model.embedAudio(`${source}/${audio[0].file}`);
   assert(cosine(seen, tensors.get("image0.soft_tokens")!.data) >= 0.9999);
   assert(cosine(heard, tensors.get("audio0.soft_tokens")!.data) >= 0.9999);
-  for (const { name, input_ids: ids, media: names } of prompts) {
+  for (const { name, input_ids: ids, media: names, greedy } of prompts) {
     const media = names!.map((part) => partOf(String(part)));
     const logits = await model.logits(ids, { last: 8, media, imageTokens: 70 });
     const expected = tensors.get(`${name}.logits_last8`)!.data;
@@ -198,5 +162,7 @@ Deno.test("e2b-mm-clipped-mlx-4bit: files to soft tokens and logits as the golde
       const similarity = cosine(logits.subarray(at, at + V), expected.subarray(at, at + V));
       assert(similarity >= 0.9999, `${name}, row ${at / V}: cosine ${similarity}`);
     }
+    const options = { maxTokens: greedy.length, temperature: 0, ignoreEos: true, media, imageTokens: 70 };
+    assertEquals(await Array.fromAsync(model.generate(ids, options)), greedy, name);
   }
 });
