@@ -3,7 +3,7 @@ import type { ContentPart, Model } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
 import { isVideo } from "../media/kind.ts";
 import { readPicture } from "../media/picture.ts";
-import { pathOf, readSource } from "../media/source.ts";
+import { readSource, regularPath } from "../media/source.ts";
 import { MAX_VIDEO_BYTES } from "../media/frames.ts";
 import { describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
@@ -67,7 +67,7 @@ export async function describe(args: string[], signal: AbortSignal): Promise<voi
 
 /** A path as it is, anything else as its bytes, so that it is fetched once. */
 async function open(source: string, signal: AbortSignal): Promise<Looked["part"]> {
-  const bytes = pathOf(source) ?? await readSource(source, { limit: MAX_VIDEO_BYTES, signal });
+  const bytes = await regularPath(source) ?? await readSource(source, { limit: MAX_VIDEO_BYTES, signal });
   return await isVideo(bytes, signal) ? { type: "video", video: bytes } : { type: "image", image: bytes };
 }
 

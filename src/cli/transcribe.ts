@@ -2,7 +2,9 @@
 import type { Message, Model, Warning } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
 import { MAX_CLIP_SAMPLES, SAMPLE_RATE } from "../media/mel.ts";
-import { readSound } from "../media/sound.ts";
+import { sniff } from "../media/sniff.ts";
+import { readSound, soundFormat } from "../media/sound.ts";
+import { readHead, regularPath } from "../media/source.ts";
 import { describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
@@ -37,6 +39,9 @@ const flags = {
 /** Chunks that are heard at once: their replies share the reading of the weights. */
 const TOGETHER = 8;
 
+/** Samples of a chunk at least: of less a model hears nothing. */
+const LEAST_SAMPLES = SAMPLE_RATE / 10;
+
 /** Help text of the command. */
 export const help =
   `markbase transcribe AUDIO…\n\nWrites down recordings: WAV, MP3, FLAC, Ogg; videos and others where there is an ffmpeg. Long ones are\nheard in overlapping chunks.\n\n${
@@ -52,6 +57,10 @@ export async function transcribe(args: string[], signal: AbortSignal): Promise<v
   if (values.json && values.format !== undefined) {
     throw new InvalidArgument("--json and --format exclude each other: the cues of --json hold the same.");
   }
+  if (values.format !== undefined && values.format !== "text" && words.length > 1) {
+    throw new InvalidArgument(`Subtitles are of one recording; ${words.length} were named.`);
+  }
+  for (const source of words) await checkSound(source, signal);
   const chunk = seconds("chunk", values.chunk ?? 30, 1, MAX_CLIP_SAMPLES / SAMPLE_RATE);
   const overlap = seconds("overlap", values.overlap ?? Math.min(2, chunk / 2), 0, chunk / 2);
   const prompt = values.prompt ?? "Transcribe the audio.";
@@ -80,6 +89,12 @@ export async function transcribe(args: string[], signal: AbortSignal): Promise<v
   }
 }
 
+/** Refuses a file that holds no sound before a model is loaded for it; what is not at hand is fetched later. */
+async function checkSound(source: string, signal: AbortSignal): Promise<void> {
+  const path = await regularPath(source);
+  if (path !== undefined) soundFormat(sniff(await readHead(path, signal)));
+}
+
 /** Hears a recording chunk by chunk. */
 async function listen(
   model: Model,
@@ -93,6 +108,7 @@ async function listen(
     samples.length,
     Math.round(chunk * SAMPLE_RATE),
     Math.round(overlap * SAMPLE_RATE),
+    LEAST_SAMPLES,
   );
   const texts: string[] = [];
   const all = [...warnings];

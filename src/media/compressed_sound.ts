@@ -4,6 +4,7 @@ import { Breath } from "./breath.ts";
 import { codecMissing } from "./codecs.ts";
 import { Bytes } from "./headers/bytes.ts";
 import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
+import { readMp3 } from "./headers/mp3.ts";
 import { importPackage } from "./packages.ts";
 
 type Codec = "mp3" | "flac" | "opus" | "vorbis";
@@ -26,8 +27,6 @@ const NAMES: Record<Codec, string> = { mp3: "MP3", flac: "FLAC", opus: "Opus", v
 
 /** Silence takes few bytes: a larger piece could hold gigabytes of it. */
 const PIECE_BYTES = 4096;
-/** Frames of an MP3 file that may hold nothing but what its encoder added. */
-const PADDING_FRAMES = 4;
 
 /** Decodes an MP3, FLAC or Ogg file. Rejects with `MediaError` or the signal's reason. */
 export async function readCompressed(
@@ -37,14 +36,17 @@ export async function readCompressed(
 ): Promise<MonoSound> {
   const ogg = format === "ogg" ? readOgg(bytes) : undefined;
   const codec = ogg?.codec ?? format as "mp3" | "flac";
-  const declared = ogg?.samples ??
-    (codec === "flac" ? flacSamples(bytes) : codec === "mp3" ? mp3Samples(bytes) : undefined);
-  const sound = await decodeAll(codec, bytes, signal);
+  const mp3 = codec === "mp3" ? readMp3(bytes) : undefined;
+  const flac = codec === "flac" ? readFlac(bytes) : undefined;
+  if (flac !== undefined) checkSamples(flac.samples, flac.rate);
+  const declared = ogg?.samples ?? mp3?.samples ?? flac?.samples;
+  const ended = ogg?.ended ?? mp3?.ended ?? true;
+  const sound = await decodeAll(codec, bytes, ended, signal);
   const { samples, rate } = sound;
   if (ogg?.samples !== undefined && samples.length > ogg.samples) {
     sound.samples = samples.subarray(0, ogg.samples); // the last packet is longer than what remains
   }
-  const short = declared !== undefined && samples.length < declared || ogg?.ended === false;
+  const short = !ended || declared !== undefined && samples.length < declared;
   if (short) {
     const of = declared === undefined ? "" : ` of ${(declared / rate).toFixed(2)}`;
     sound.warnings.push({
@@ -57,7 +59,12 @@ export async function readCompressed(
   return sound;
 }
 
-async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal): Promise<MonoSound> {
+async function decodeAll(
+  codec: Codec,
+  bytes: Uint8Array,
+  ended: boolean,
+  signal?: AbortSignal,
+): Promise<MonoSound> {
   const decoder = await openDecoder(codec);
   const breath = new Breath(signal);
   const pieces: Float32Array[] = [];
@@ -81,12 +88,13 @@ async function decodeAll(codec: Codec, bytes: Uint8Array, signal?: AbortSignal):
   } catch (cause) {
     signal?.throwIfAborted();
     if (cause instanceof MediaError) throw cause;
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw damagedSound(NAMES[codec], reason.replace(/\.?\s*$/, ""), cause);
+    throw damagedSound(NAMES[codec], ended ? "its data contradict themselves" : "it ends early", cause);
   } finally {
     decoder.free();
   }
-  if (length === 0) throw damagedSound(NAMES[codec], "nothing in it can be decoded");
+  if (length === 0) {
+    throw damagedSound(NAMES[codec], ended ? "nothing in it can be decoded" : "it ends early");
+  }
   const samples = new Float32Array(length);
   let at = 0;
   for (const piece of pieces) {
@@ -139,27 +147,12 @@ function meanOf({ channelData, samplesDecoded }: DecodedPiece): Float32Array {
   return mean;
 }
 
-/** Samples that a FLAC file declares, if it does. */
-function flacSamples(bytes: Uint8Array): number | undefined {
+/** Samples and rate that a FLAC file declares, if it does. */
+function readFlac(bytes: Uint8Array): { samples: number; rate: number } | undefined {
   const data = new Bytes(bytes);
   if (data.length < 42 || data.ascii(0, 4) !== "fLaC") return undefined;
-  const total = (data.u8(21) & 15) * 2 ** 32 + data.u32(22);
-  return total === 0 ? undefined : total;
-}
-
-/** Samples that an MP3 file with an Info or Xing frame has at least: encoders' padding is not counted. */
-function mp3Samples(bytes: Uint8Array): number | undefined {
-  const data = new Bytes(bytes);
-  let at = 0;
-  if (data.length > 10 && data.ascii(0, 3) === "ID3") {
-    at = 10 +
-      ((data.u8(6) & 127) << 21 | (data.u8(7) & 127) << 14 | (data.u8(8) & 127) << 7 | data.u8(9) & 127);
-  }
-  if (at + 48 > data.length || data.u8(at) !== 0xff) return undefined;
-  const version1 = (data.u8(at + 1) >> 3 & 3) === 3, mono = data.u8(at + 3) >> 6 === 3;
-  const info = at + 4 + (version1 ? mono ? 17 : 32 : mono ? 9 : 17); // behind the side information
-  if (!["Info", "Xing"].includes(data.ascii(info, 4)) || (data.u32(info + 4) & 1) === 0) return undefined;
-  return Math.max(0, data.u32(info + 8) - PADDING_FRAMES) * (version1 ? 1152 : 576);
+  const samples = (data.u8(21) & 15) * 2 ** 32 + data.u32(22);
+  return samples === 0 ? undefined : { samples, rate: data.u32(18) >>> 12 };
 }
 
 interface OggFacts {

@@ -6,8 +6,8 @@ import type { AudioInput, MediaSource, RawSamples } from "./inputs.ts";
 import { SAMPLE_RATE } from "./mel.ts";
 import { checkSamples, type MonoSound, type Sound } from "./mono.ts";
 import { resample } from "./resample.ts";
-import { isMediaSource, pathOf, readHead, readSource } from "./source.ts";
-import { isAudioFormat, sniff } from "./sniff.ts";
+import { isMediaSource, readHead, readSource, regularPath } from "./source.ts";
+import { isAudioFormat, type MediaFormat, sniff } from "./sniff.ts";
 import { readWav } from "./wav.ts";
 
 /** Bytes that the file of a sound may have. */
@@ -41,21 +41,22 @@ async function readFile(
   signal: AbortSignal | undefined,
   most: number,
 ): Promise<MonoSound> {
-  const path = pathOf(input);
+  const path = await regularPath(input);
   if (path !== undefined) {
-    const format = sniff(await readHead(path, signal));
+    const format = soundFormat(sniff(await readHead(path, signal)));
     // It stays where it is, however large it may be.
-    if (format !== undefined && isFfmpegFormat(format)) {
-      return await soundWithFfmpeg(path, format, signal, most);
-    }
+    if (!isAudioFormat(format)) return await soundWithFfmpeg(path, format, signal, most);
   }
   const bytes = await readSource(input, { limit: MAX_AUDIO_BYTES, signal });
-  const format = sniff(bytes);
+  const format = soundFormat(sniff(bytes));
   if (format === "wav") return readWav(bytes);
   if (isAudioFormat(format)) return await readCompressed(format, bytes, signal);
-  if (format !== undefined && isFfmpegFormat(format)) {
-    return await soundWithFfmpeg(bytes, format, signal, most);
-  }
+  return await soundWithFfmpeg(bytes, format, signal, most);
+}
+
+/** The format as one that can be heard, or a `MediaError` that says which it is. */
+export function soundFormat(format: MediaFormat | undefined): MediaFormat {
+  if (format !== undefined && (isAudioFormat(format) || isFfmpegFormat(format))) return format;
   const what = format === undefined ? "of no known format" : format.toUpperCase();
   throw new MediaError(
     format === undefined ? "unknown_media" : "unsupported_media",

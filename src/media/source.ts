@@ -15,6 +15,8 @@ export interface ReadOptions {
 }
 
 const HEAD_BYTES = 65_536;
+/** What the permission to read a path is for. */
+const READING = "to read the media file";
 const MAX_REDIRECTS = 10;
 
 /** Whether a value is one of the forms of a media file. */
@@ -37,13 +39,30 @@ export async function readSource(
   return bytes;
 }
 
-/** The first bytes of a file or of bytes, enough to tell their format. Rejects as `readSource`. */
+/** The first bytes of a regular file or of bytes, enough to tell their format. Rejects as `readSource`. */
 export async function readHead(
   source: string | Uint8Array<ArrayBuffer>,
   signal: AbortSignal | undefined,
 ): Promise<Uint8Array<ArrayBuffer>> {
   if (typeof source !== "string") return source.subarray(0, HEAD_BYTES);
-  return await readPath(source, { limit: HEAD_BYTES, signal, head: true });
+  const bytes = await readPath(source, { limit: HEAD_BYTES, signal, head: true });
+  if (bytes.length === 0) throw new MediaError("media_empty", `${describeSource(source)} is empty.`);
+  return bytes;
+}
+
+/**
+ * The path of a source that can be read several times: a regular file, or one that does not exist. Undefined for all others, pipes
+ * among them. Rejects with `MissingPermission`.
+ */
+export async function regularPath(source: MediaSource): Promise<string | undefined> {
+  const path = pathOf(source);
+  if (path === undefined || path === "" || path.includes("\0")) return undefined;
+  await requirePermission({ name: "read", path }, READING);
+  try {
+    return (await Deno.stat(path)).isFile ? path : undefined;
+  } catch {
+    return path; // whoever reads it will say why it cannot be read
+  }
 }
 
 /** A source in an error message, short. */
@@ -107,7 +126,7 @@ async function readPath(
   if (path === "" || path.includes("\0")) {
     throw new InvalidArgument("The path of a media file is empty or has a null character.");
   }
-  await requirePermission({ name: "read", path }, "to read the media file");
+  await requirePermission({ name: "read", path }, READING);
   try {
     using file = await Deno.open(path, { read: true });
     const { size, isDirectory } = await file.stat();

@@ -17,7 +17,7 @@ import { CLIP_SECONDS } from "./mel.ts";
 import type { VideoFrames, VideoInput } from "./inputs.ts";
 import { checkPixels, imageFormat, readPicture, upright } from "./picture.ts";
 import { readSound } from "./sound.ts";
-import { isMediaSource, pathOf, readHead, readSource } from "./source.ts";
+import { isMediaSource, readHead, readSource, regularPath } from "./source.ts";
 import { sniff } from "./sniff.ts";
 import { webpFrames, webpLength } from "./webp_animation.ts";
 
@@ -28,7 +28,7 @@ export async function readVideo(input: VideoInput, options: VideoOptions): Promi
   if (!isMediaSource(input)) return givenFrames(input, options);
   const limits = { limit: MAX_VIDEO_BYTES, signal: options.signal };
   // A file stays where it is; anything else is fetched once.
-  const source = pathOf(input) ?? await readSource(input, limits);
+  const source = await regularPath(input) ?? await readSource(input, limits);
   const format = sniff(await readHead(source, options.signal));
   if (format === "gif" || format === "webp") {
     const bytes = await readSource(source, limits);

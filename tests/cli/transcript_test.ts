@@ -11,6 +11,8 @@ Deno.test("chunks cover a recording, overlap as asked, and the last ends with it
   assertEquals(planChunks(30, 30, 5), [{ start: 0, end: 30 }]);
   assertEquals(planChunks(31, 30, 5), [{ start: 0, end: 30 }, { start: 25, end: 31 }]);
   assertEquals(planChunks(60, 30, 0), [{ start: 0, end: 30 }, { start: 30, end: 60 }]);
+  assertEquals(planChunks(61, 30, 0, 4).slice(1), [{ start: 30, end: 60 }, { start: 57, end: 61 }]);
+  assertEquals(planChunks(3, 30, 0, 4), [{ start: 0, end: 3 }]);
   for (let samples = 1; samples < 200; samples++) {
     const chunks = planChunks(samples, 17, 8);
     assertEquals([chunks[0].start, chunks.at(-1)!.end], [0, samples]);
@@ -30,6 +32,31 @@ Deno.test("what two chunks both heard is kept once, whatever its case and punctu
 Deno.test("words that the seam cut in half do not hide the repetition", () => {
   assertEquals(joinSeam("the red fox jumped ov", "ed fox jumped over it"), ["the red fox jumped", "over it"]);
   assertEquals(joinSeam("a b the c", "x the d"), ["a b the c", "x the d"]); // one word may be chance
+});
+
+Deno.test("in scripts without spaces it is the characters that are compared, and texts are joined without spaces", () => {
+  assertEquals(joinSeam("今日は天気がいいです。", "気がいいです。散歩に"), [
+    "今日は天気がいいです。",
+    "散歩に",
+  ]);
+  assertEquals(joinSeam("今日は", "はい"), ["今日は", "はい"]); // one character may be chance
+  assertEquals(joinSeam("日の光 is light", "光 is light now"), ["日の光 is light", "now"]);
+  const chunks = planChunks(50, 30, 10);
+  assertEquals(
+    plainText(cuesOf(chunks, ["今日は天気がいい。", "天気がいい。散歩に行く"], 10)),
+    "今日は天気がいい。散歩に行く",
+  );
+  assertEquals(plainText(cuesOf(chunks, ["안녕 하세요", "여러분"], 10)), "안녕 하세요 여러분");
+});
+
+Deno.test("marks that stand alone are no words", () => {
+  assertEquals(joinSeam("one - two —", "— two - three"), ["one - two —", "three"]);
+  assertEquals(joinSeam("wait …", "… what"), ["wait …", "… what"]);
+});
+
+Deno.test("where chunks do not overlap, an equal word on both sides was said twice", () => {
+  const cues = cuesOf(planChunks(60, 30, 0), ["she said no", "no again"], 10);
+  assertEquals(cues, [{ start: 0, end: 3, text: "she said no" }, { start: 3, end: 6, text: "no again" }]);
 });
 
 Deno.test("cues meet in the middle of their overlap and texts are joined", () => {

@@ -1,7 +1,11 @@
 import { assertEquals, assertMatch, assertRejects } from "@std/assert";
 import { MediaError } from "../../mod.ts";
+import type { MediaSource } from "../../src/media/inputs.ts";
+import { readPicture } from "../../src/media/picture.ts";
 import { sniff } from "../../src/media/sniff.ts";
+import { readSound } from "../../src/media/sound.ts";
 import { pathOf, readHead, readSource } from "../../src/media/source.ts";
+import { readVideo } from "../../src/media/video.ts";
 import { mediaBytes, mediaPath } from "./support.ts";
 
 Deno.test("sources above a limit are refused with the numbers, however they come, without being read to the end", async () => {
@@ -109,4 +113,49 @@ Deno.test("formats are told from the first bytes, whatever the name says", async
   assertEquals(sniff(tagged), "mp3");
   assertEquals(sniff(new Uint8Array()), undefined);
   for (let length = 1; length < 64; length++) sniff(mediaBytes("smooth.avif").subarray(0, length));
+});
+
+Deno.test({
+  name: "what comes through a pipe is read once, as a picture, a sound or a video",
+  ignore: Deno.build.os === "windows",
+  fn: async () => {
+    const folder = await Deno.makeTempDir();
+    const pipe = `${folder}/pipe`;
+    assertEquals((await new Deno.Command("mkfifo", { args: [pipe] }).output()).success, true);
+    const through = async <T>(name: string, read: (path: string) => Promise<T>): Promise<T> => {
+      const writing = new Deno.Command("cp", { args: [mediaPath(name), pipe] }).spawn();
+      const result = await read(pipe);
+      await writing.status;
+      return result;
+    };
+    const { width } = await through("smooth.png", (path) => readPicture(path));
+    const { samples } = await through("s16.wav", (path) => readSound(path));
+    const frames = await through("animated.gif", async (path) => {
+      const video = await readVideo(path, { frames: 9, sound: false });
+      return await Array.fromAsync(video.frames);
+    });
+    assertEquals([width, samples.length, frames.length], [48, 4000, 3]);
+    await Deno.remove(folder, { recursive: true });
+  },
+});
+
+Deno.test("a file of no bytes is empty in every form, whatever it is taken for", async () => {
+  const path = await Deno.makeTempFile({ suffix: ".mp4" });
+  const server = Deno.serve({ port: 0, onListen() {} }, () => new Response(""));
+  const forms = [path, new Blob([]), new Uint8Array(), new ArrayBuffer(0), "data:image/png;base64,"];
+  const host = `http://localhost:${server.addr.port}/`;
+  for (const source of [...forms, host]) {
+    for (
+      const read of [
+        readPicture,
+        readSound,
+        (input: MediaSource) => readVideo(input, { frames: 1, sound: true }),
+      ]
+    ) {
+      const error = await assertRejects(() => read(source), MediaError);
+      assertEquals(error.code, "media_empty", String(source));
+    }
+  }
+  await server.shutdown();
+  await Deno.remove(path);
 });
