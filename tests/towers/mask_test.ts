@@ -10,7 +10,7 @@ function visible(block: "causal" | "window" | "whole", window: number | null, pi
   // All scores are equal, and the value of key i is 1 in lane i alone: what is not 0 was seen.
   const values = new Float64Array(2 * 32 * d);
   for (let key = 0; key < length; key++) values[(32 + key) * d + key] = 1;
-  const kv = { values, planes: 2, layer: 0, kvHeads: 1, d, round: (value: number) => value };
+  const kv = { values, planes: 2, layer: 0, kvHeads: 1, d, stored: (head: Float64Array) => head };
   const places = Array.from({ length }, (_, position) => ({
     position,
     table: { first: 0, pages: [0] },
