@@ -3,7 +3,7 @@
  * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
  *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,towers,kernels,forward,batch] [--shape e4b,26b-a4b]
- *         [--op linear] [--weights FOLDER] [--late]
+ *         [--op linear] [--weights FOLDER] [--kv-cache q8] [--late]
  *
  * Full-size random weights are made where it runs. Adds what each section found to device.json in the folder and prints all tables
  * once more at the end. `bench/device_pack.ts` readies a machine without a network or compiler.
@@ -18,6 +18,7 @@ import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/for
 import { type KernelTiming, timeKernels } from "./device/kernels.ts";
 import { goldenModels } from "./device/models.ts";
 import { compareTowers, timeTowers } from "./device/towers.ts";
+import type { KvFormat } from "../src/schedule/groups.ts";
 import { shapes, writeSynthetic } from "./synthetic.ts";
 
 const { values } = parseFlags(Deno.args, {
@@ -28,12 +29,18 @@ const { values } = parseFlags(Deno.args, {
   op: { type: "string", help: "conformance of this op alone" },
   weights: { type: "string", help: "folder for the random weights" },
   tokens: { type: "number", help: "tokens that each sequence of a batch draws" },
+  "kv-cache": {
+    type: "string",
+    choices: ["f16", "f32", "q8"],
+    help: "storage of keys and values in forwards",
+  },
   late: { type: "boolean", help: "cuda: no kernel starts before the one that it follows is over" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
 const SECTIONS = ["models", "towers", "kernels", "forward", "batch", "conformance"];
 const sections = values.only?.split(",") ?? SECTIONS;
 const shapeNames = values.shape?.split(",") ?? (values.weights ? ["e4b"] : ["e4b", "26b-a4b"]);
+const kvFormat = (values["kv-cache"] ?? "f16") as KvFormat;
 const CONTEXTS = [128, 1024, 8192];
 const LONGEST = 8192;
 /** Shapes whose forwards are taken apart into kernels. */
@@ -82,7 +89,7 @@ async function save(section: string): Promise<void> {
   const file = `${values.out}/device.json`;
   const before = JSON.parse(await Deno.readTextFile(file).catch(() => "[]"));
   const shape = section === "forward" || section === "batch" ? shapeNames[0] : undefined;
-  const all = [...before, { section, shape, op: values.op, late: values.late, ...report }];
+  const all = [...before, { section, shape, op: values.op, late: values.late, kvFormat, ...report }];
   await Deno.writeTextFile(file, JSON.stringify(all, null, 1));
 }
 
@@ -204,7 +211,7 @@ await section("forward", async () => {
     const timings: ForwardTiming[] = [];
     {
       const opening = performance.now();
-      using bench = await ForwardBench.open(device, folder, LONGEST);
+      using bench = await ForwardBench.open(device, folder, LONGEST, kvFormat);
       say(
         `open         ${((performance.now() - opening) / 1e3).toFixed(2)} s: ${
           JSON.stringify(device.memory())
@@ -230,7 +237,7 @@ await section("forward", async () => {
     }
     if (kind !== "cuda" || !TABLES.has(shapeNames[0])) return; // the others do not time kernels
     using timed = await Device.open(kind, { timeKernels: true });
-    using bench = await ForwardBench.open(timed, folder, LONGEST);
+    using bench = await ForwardBench.open(timed, folder, LONGEST, kvFormat);
     const tables: Record<string, KernelShare[]> = {};
     for (
       const [what, rows, context] of [

@@ -7,7 +7,7 @@ import { CANDIDATE_OUTPUTS } from "../../src/engine/results.ts";
 import { encodeInput } from "../../src/engine/input.ts";
 import { layOutWeights, type WeightLayout } from "../../src/engine/weights.ts";
 import { costOf } from "../../src/schedule/cost.ts";
-import { PAGE_TOKENS, pageBytes, pageGroups } from "../../src/schedule/groups.ts";
+import { type KvFormat, PAGE_TOKENS, pageBytes, pageGroups } from "../../src/schedule/groups.ts";
 import { tensorBytes } from "../../src/schedule/plan.ts";
 import { firstWeightBuffer, type TextPlan, textPlan } from "../../src/schedule/text.ts";
 import { median } from "../statistics.ts";
@@ -54,7 +54,12 @@ export class ForwardBench implements Disposable {
   }
 
   /** Opens a folder and compiles its plans for contexts up to `context`. */
-  static async open(device: Device, folder: string, context: number): Promise<ForwardBench> {
+  static async open(
+    device: Device,
+    folder: string,
+    context: number,
+    kvFormat: KvFormat = "f16",
+  ): Promise<ForwardBench> {
     const checkpoint = await openCheckpoint(folder);
     const { config } = checkpoint;
     const weights = checkpoint.weights();
@@ -66,7 +71,7 @@ export class ForwardBench implements Disposable {
     );
     const groups = pageGroups(config);
     const pages = Math.ceil(context / PAGE_TOKENS) + 1;
-    const common = { kvFormat: "f16", kvPages: groups.map(() => pages), exact: false } as const;
+    const common = { kvFormat, kvPages: groups.map(() => pages), exact: false };
     const limits = (rows: number, out: number, entries: number) => ({
       rows,
       out_rows: out,
@@ -95,7 +100,7 @@ export class ForwardBench implements Disposable {
     const arena = scope.use(
       device.createBuffer(Math.max(plans.prefill.buffers[0].bytes, plans.decode.buffers[0].bytes)),
     );
-    const kv = groups.map((group) => scope.use(device.createBuffer(pages * pageBytes(group, "f16"))));
+    const kv = groups.map((group) => scope.use(device.createBuffer(pages * pageBytes(group, kvFormat))));
     const files = await placeWeights(device, checkpoint, layout, scope);
     const compile = async (plan: TextPlan) => ({
       plan,

@@ -52,7 +52,7 @@ function amounts(op: Op, shape: RunShape): Omit<OpCost, "dispatches"> {
     case "attention": {
       const width = op.heads * op.headDim;
       const { bytes, flops } = attended(op.kv.pages, op, rowsOf(op.y), shape.context);
-      const cached = op.ownsKv ? rowsOf(op.y) * 2 * op.kvHeads * op.headDim * elementBytes(op.kv.pages) : 0;
+      const cached = op.ownsKv ? rowsOf(op.y) * 2 * op.kvHeads * headBytes(op.kv.pages) : 0;
       return cost(0, active(op.qkv, op.y) + bytes + cached, flops + 8 * rowsOf(op.y) * width);
     }
     case "attend": {
@@ -60,7 +60,7 @@ function amounts(op: Op, shape: RunShape): Omit<OpCost, "dispatches"> {
       return cost(0, active(op.q, op.y) + bytes, flops);
     }
     case "kv_write":
-      return cost(0, active(op.k, op.v) * (1 + elementBytes(op.kv.pages) / 4), 0);
+      return cost(0, active(op.k, op.v) * (1 + headBytes(op.kv.pages) / (4 * op.headDim)), 0);
     case "gather":
       return cost(0, 2 * active(op.y), 0);
     case "candidates":
@@ -225,13 +225,14 @@ function attended(
   let scores = 0;
   for (let row = 1; row <= rows; row++) scores += Math.min(context + row, limit);
   return {
-    bytes: 2 * keys * op.kvHeads * op.headDim * elementBytes(pages),
+    bytes: 2 * keys * op.kvHeads * headBytes(pages),
     flops: 4 * scores * op.heads * op.headDim,
   };
 }
 
-function elementBytes(tensor: Tensor): number {
-  return rowBytes(tensor.format, 1);
+/** Bytes of a head of a token in KV pages; codes have their scale in it. */
+function headBytes(pages: Tensor): number {
+  return rowBytes(pages.format, columns(pages));
 }
 
 function columns(tensor: Tensor): number {

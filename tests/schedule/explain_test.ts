@@ -195,3 +195,20 @@ Deno.test("an unknown device or a wrong size is an InvalidArgument", async () =>
   assertThrows(() => explainPlan(E4B, { context: -1 }), InvalidArgument, "context");
   await assertRejects(() => explain("tiny", { rows: 1.5 }), InvalidArgument);
 });
+
+Deno.test("with a cache of codes an attention reads a byte for each element and a scale for each head of a token", () => {
+  const context = 1024;
+  const [half, coded] = (["f16", "q8"] as const).map((format) =>
+    explainPlan(E4B, { rows: 1, context }, undefined, format)
+  );
+  for (const [i, layer] of E4B.layers.entries()) {
+    const bytes = ({ ops }: typeof half) => ops.find((op) => op.op === "attention" && op.layer === i)!.bytes;
+    const keys = Math.min(context + 1, layer.window ?? Infinity);
+    const written = layer.kvOwner === i ? 1 : 0;
+    const saved = 2 * layer.kvHeads * (2 * layer.headDim - (layer.headDim + 4));
+    assertEquals(bytes(half) - bytes(coded), (keys + written) * saved, `layer ${i}`);
+  }
+  for (const [g, { bytesPerToken }] of coded.groups.entries()) {
+    assert(bytesPerToken < 0.51 * half.groups[g].bytesPerToken);
+  }
+});
