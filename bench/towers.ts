@@ -3,15 +3,17 @@
  *
  *     deno run -A bench/synthetic.ts e4b-towers FOLDER
  *     deno run -A bench/towers.ts FOLDER [--device cpu] [--precision fast] [--width 960] [--height 672] [--tokens 280]
- *         [--seconds 30] [--repetitions 3]
+ *         [--seconds 30] [--repetitions 3] [--transformers PYTHON] [--wait]
  *
- * Pixels and samples are noise; neither tower looks at what it sees.
+ * Pixels and samples are noise; neither tower looks at what it sees. PYTHON has the packages that
+ * `peers/transformers_towers.py` names: its towers then run in turn with these, in bf16 and in f32.
  */
 import { parseFlags } from "../src/cli/args.ts";
 import { loadFlags, loadOptions } from "../src/cli/options.ts";
 import { loadWith } from "../src/engine/load.ts";
 import { logMel, SAMPLE_RATE } from "../src/media/mel.ts";
 import { cutPatches } from "../src/media/patches.ts";
+import { Peer, residentOf, transformersTowers, WAIT, waitForLine } from "./peers/peers.ts";
 import { spread } from "./statistics.ts";
 
 const { values, words } = parseFlags(Deno.args, {
@@ -21,6 +23,8 @@ const { values, words } = parseFlags(Deno.args, {
   tokens: { type: "number", help: "soft tokens of the picture at most" },
   seconds: { type: "number", help: "length of the sound" },
   repetitions: { type: "number", help: "how often" },
+  transformers: { type: "string", help: "Python with torch and transformers" },
+  wait: WAIT,
 });
 const { width = 960, height = 672, tokens = 280, seconds = 30, repetitions = 3 } = values;
 
@@ -34,31 +38,66 @@ const noise = () => (state = (Math.imul(state, 1103515245) + 12345) >>> 0) >>> 2
 const picture = { pixels: Uint8Array.from({ length: width * height * 3 }, noise), width, height };
 const samples = Float32Array.from({ length: seconds * SAMPLE_RATE }, () => noise() / 512 - 0.25);
 
-/** Runs something once and then as often as asked; milliseconds of each time but the first, and its last result. */
-async function timed<T>(work: () => Promise<T> | T): Promise<{ times: number[]; result: T }> {
-  let result = await work();
-  const times: number[] = [];
-  for (let i = 0; i < repetitions; i++) {
-    const start = performance.now();
-    result = await work();
-    times.push(performance.now() - start);
+const { patchSize, poolingKernelSize } = vision;
+const cut = () => cutPatches(picture, tokens, { patchSize, poolingKernelSize, merged: false });
+const patches = cut(), frames = logMel(samples);
+const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(0)} MiB`;
+
+/** Who sees and hears, milliseconds of each time but the first, and the number of soft tokens. */
+interface Runner {
+  name: string;
+  run: () => Promise<number>;
+  times: number[];
+  softTokens: number;
+}
+const runners: Runner[] = [];
+/** `run` returns soft tokens. */
+const add = (name: string, run: () => Promise<number> | number) =>
+  runners.push({ name, run: async () => await run(), times: [], softTokens: 0 });
+add("patches", () => (cut(), 0));
+add("log-mel", () => (logMel(samples), 0));
+let afterImage = 0;
+add("vision tower", async () => {
+  const { tokens } = await towers.embedImage(patches);
+  afterImage ||= towers.activationBytes;
+  return tokens;
+});
+using stack = new DisposableStack();
+const peers: Peer[] = [];
+if (values.transformers !== undefined) {
+  for (const dtype of ["bfloat16", "float32"] as const) {
+    const threads = navigator.hardwareConcurrency;
+    peers.push(stack.use(new Peer(transformersTowers(values.transformers, words[0], threads, dtype))));
+    await peers.at(-1)!.ask("load");
   }
-  return { times, result };
+}
+for (const peer of peers) {
+  add(
+    `vision tower, ${peer.name}`,
+    async () => (await peer.ask("vision", patches.columns, patches.rows)).tokens!,
+  );
+}
+add("audio tower", async () => (await towers.embedAudio(frames)).tokens);
+for (const peer of peers) {
+  add(`audio tower, ${peer.name}`, async () => (await peer.ask("audio", frames.valid.length)).tokens!);
+}
+for (let i = -1; i < repetitions; i++) {
+  if (i === 0 && values.wait) await waitForLine();
+  for (const runner of runners) {
+    const start = performance.now();
+    runner.softTokens = await runner.run();
+    if (i >= 0) runner.times.push(performance.now() - start);
+  }
 }
 
-const { patchSize, poolingKernelSize } = vision;
-const cut = await timed(() => cutPatches(picture, tokens, { patchSize, poolingKernelSize, merged: false }));
-const seen = await timed(() => towers.embedImage(cut.result));
-const afterImage = towers.activationBytes;
-const mel = await timed(() => logMel(samples));
-const heard = await timed(() => towers.embedAudio(mel.result));
+console.log(`model  ${words[0] ?? "tiny"}, precision ${values.precision ?? "fast"}`);
+console.log(`${patches.columns} × ${patches.rows} patches, ${frames.valid.length} frames`);
+const column = Math.max(...runners.map(({ name }) => name.length));
+for (const { name, times, softTokens } of runners) {
+  const made = softTokens > 0 ? ` for ${softTokens} soft tokens` : "";
+  console.log(`${name.padEnd(column)}  ${spread(times)} ms${made}`);
+}
 const memory = model.memory();
-console.log(`model         ${words[0] ?? "tiny"}, precision ${values.precision ?? "fast"}`);
-console.log(`patches       ${spread(cut.times)} ms for ${cut.result.columns} × ${cut.result.rows}`);
-console.log(`vision tower  ${spread(seen.times)} ms for ${seen.result.tokens} soft tokens`);
-console.log(`log-mel       ${spread(mel.times)} ms for ${mel.result.valid.length} frames`);
-console.log(`audio tower   ${spread(heard.times)} ms for ${heard.result.tokens} soft tokens`);
-const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(0)} MiB`;
 console.log(
   `activations   ${mib(afterImage)} of the vision tower, ${
     mib(towers.activationBytes - afterImage)
@@ -67,3 +106,11 @@ console.log(
 console.log(
   `device        peak ${mib(memory.peak)}, mapped ${mib(memory.mapped)}, copied ${mib(memory.copied)}`,
 );
+for (
+  const { name, resident } of [
+    { name: "markbase", resident: await residentOf("self") },
+    ...await Promise.all(peers.map(async (peer) => ({ name: peer.name, resident: await peer.resident() }))),
+  ]
+) {
+  console.log(`resident      ${name} ${mib(resident.all)}, of files ${mib(resident.files)}`);
+}

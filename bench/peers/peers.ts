@@ -5,14 +5,21 @@
  *     prefill ID ID …       computes the logits after a prompt, afresh
  *     decode COUNT ID ID …  the same, and the likeliest token; timed are COUNT more of these
  *     loss ID ID …          (llama.cpp) mean negative log-likelihood of all ids but the first
+ *     vision COLUMNS ROWS   (towers) soft tokens of a picture of so many patches
+ *     audio FRAMES          (towers) soft tokens of so many frames of log-mel
  *
- * The answer is a line of JSON: `{"seconds": …}` and, for the last, `"loss"`.
+ * The answer is a line of JSON: `{"seconds": …}`, with `"loss"` or `"tokens"` where there is such a thing.
  */
+import type { Flag } from "../../src/cli/args.ts";
+
+/** The first word of a request. */
+export type Request = "load" | "prefill" | "decode" | "loss" | "vision" | "audio";
 
 /** What a process answers. */
 export interface Answer {
   seconds: number;
   /** nats */ loss?: number;
+  /** soft tokens */ tokens?: number;
 }
 
 /** How to start the process of one peer. */
@@ -64,10 +71,43 @@ export function transformersPeer(python: string, model: string, threads: number)
   };
 }
 
+/** Towers in `dtype`; `folder` is one that `synthetic.ts` wrote. */
+export function transformersTowers(
+  python: string,
+  folder: string,
+  threads: number,
+  dtype: "bfloat16" | "float32",
+): PeerCommand {
+  const args = [here("transformers_towers.py"), folder, String(threads), dtype];
+  return { name: `Transformers, ${dtype}`, command: python, args };
+}
+
 /** A Python that has mlx and mlx-lm. Its CPU kernels on Linux take seconds a token. */
 export function mlxPeer(python: string, model: string, threads: number): PeerCommand {
   const args = [here("mlx_worker.py"), model, String(threads)];
   return { name: "MLX", command: python, args, most: { prompt: 4, tokens: 2 } };
+}
+
+/** Flag of a benchmark that can be told when the machine is quiet. */
+export const WAIT: Flag = { type: "boolean", help: "wait for a line on standard input once all are warm" };
+
+/** Waits for what that flag promises. */
+export async function waitForLine(): Promise<void> {
+  console.error("All are warm. A line on standard input begins the measurement.");
+  for await (const _ of linesOf(Deno.stdin.readable)) return;
+}
+
+/** Resident bytes of a process. */
+export interface Resident {
+  all: number;
+  /** pages of mapped files */ files: number;
+}
+
+/** Resident bytes of a process; `"self"`: of this one. Linux alone. */
+export async function residentOf(pid: number | "self"): Promise<Resident> {
+  const status = await Deno.readTextFile(`/proc/${pid}/status`);
+  const field = (name: string) => 1024 * Number(new RegExp(`${name}:\\s*(\\d+)`).exec(status)?.[1] ?? NaN);
+  return { all: field("VmRSS"), files: field("RssFile") };
 }
 
 /** The running process of a peer. */
@@ -89,7 +129,7 @@ export class Peer implements Disposable {
   }
 
   /** Sends a request. Rejects when the process ended. */
-  async ask(what: "load" | "prefill" | "decode" | "loss", ...numbers: readonly number[]): Promise<Answer> {
+  async ask(what: Request, ...numbers: readonly number[]): Promise<Answer> {
     await this.#writer.write(new TextEncoder().encode([what, ...numbers].join(" ") + "\n"));
     for (;;) {
       const { value, done } = await this.#lines.next();
@@ -98,11 +138,9 @@ export class Peer implements Disposable {
     }
   }
 
-  /** Bytes that are resident now: of files, and others. Linux alone. */
-  async resident(): Promise<{ all: number; files: number }> {
-    const status = await Deno.readTextFile(`/proc/${this.#child.pid}/status`);
-    const field = (name: string) => 1024 * Number(new RegExp(`${name}:\\s*(\\d+)`).exec(status)?.[1] ?? NaN);
-    return { all: field("VmRSS"), files: field("RssFile") };
+  /** Bytes that are resident now. */
+  async resident(): Promise<Resident> {
+    return await residentOf(this.#child.pid);
   }
 
   [Symbol.dispose](): void {

@@ -5,7 +5,7 @@
  *
  *     deno run -A bench/peers/speed.ts MODEL… [--llama PROGRAM] [--node FOLDER] [--gguf FILE]
  *         [--transformers PYTHON] [--mlx PYTHON] [--folder FOLDER]
- *         [--prompt 512] [--tokens 32] [--repetitions 5] [--threads N] [--busy] [--json FILE]
+ *         [--prompt 512] [--tokens 32] [--repetitions 5] [--threads N] [--busy] [--wait] [--json FILE]
  *
  * MODEL is what markbase loads; several are several peers. PROGRAM is the compiled `llama_worker.cpp`; the FOLDER of --node has
  * node-llama-cpp; each PYTHON has the packages that `mlx_worker.py` and `transformers_worker.py` name. --gguf is for llama.cpp
@@ -22,6 +22,8 @@ import {
   Peer,
   type PeerCommand,
   transformersPeer,
+  WAIT,
+  waitForLine,
 } from "./peers.ts";
 import { type Comparison, describe, emptyRecord, joined, OWN } from "./record.ts";
 
@@ -37,6 +39,7 @@ const { values, words: models } = parseFlags(Deno.args, {
   repetitions: { type: "number", help: "how often" },
   threads: { type: "number", help: "of the peers; markbase takes all cores" },
   busy: { type: "boolean", help: "decoding with a busy process on each core too, no prefill" },
+  wait: WAIT,
   json: { type: "string", help: "file to which the samples are added" },
 });
 if (models.length === 0) {
@@ -109,6 +112,7 @@ async function decodeAll(key: "decode" | "busyDecode"): Promise<void> {
   }
 }
 
+if (values.wait) await waitForLine();
 const before = await readBandwidth(cores);
 for (let i = 0; i < repetitions; i++) {
   if (!busy) {

@@ -19,7 +19,9 @@ model = None
 
 def load_random(folder):
     with open(os.path.join(folder, "config.json")) as file:
-        config = Gemma4TextConfig(**json.load(file)["text_config"])
+        settings = json.load(file)["text_config"]
+    settings["final_logit_softcapping"] = float(settings["final_logit_softcapping"])  # JSON may have an integer
+    config = Gemma4TextConfig(**settings)
     config._attn_implementation = "sdpa"
     torch.set_default_dtype(torch.bfloat16)
     with no_init_weights():

@@ -4,7 +4,7 @@
  */
 import type { Buffer } from "../../ffi/buffer.ts";
 import type { Device } from "../../ffi/device.ts";
-import type { Pass } from "../../ffi/pass.ts";
+import type { Pass, RunStatistics } from "../../ffi/pass.ts";
 import { PagePool } from "../cache/pages.ts";
 import { PrefixTree, type TokenKey } from "../cache/prefix.ts";
 import { type PageStore, Sequence } from "../cache/sequence.ts";
@@ -18,7 +18,7 @@ import { encodeInput, type InputRow, type OutputRow } from "./input.ts";
 import { mediaAt, type PlacedMedia, splitBlock } from "./placed.ts";
 import { Pace, type PaceOptions } from "./pace.ts";
 import { Results } from "./results.ts";
-import { type DecodeWork, Scheduler } from "./scheduler.ts";
+import { type DecodeWork, macrotask, Scheduler } from "./scheduler.ts";
 import type { WeightLayout } from "./weights.ts";
 
 /** A plan, compiled. */
@@ -81,6 +81,12 @@ export interface PrefillOptions {
   signal?: AbortSignal;
 }
 
+/**
+ * A forward of decode rows that took less is run on the caller's thread the next time: handing it to another and waking up
+ * again takes a tenth of a millisecond where cores are few.
+ */
+const SHORT_SECONDS = 1e-3;
+
 /** See the head of this file. */
 export class Forward implements AsyncDisposable {
   readonly #parts: ForwardParts;
@@ -88,6 +94,8 @@ export class Forward implements AsyncDisposable {
   readonly #store: PageStore;
   #output: Uint8Array<ArrayBuffer> = new Uint8Array(0);
   #trace: Promise<CompiledPlan> | undefined;
+  /** of the last forward of decode rows alone */
+  #decodeSeconds = Infinity;
   #closed = false;
 
   /** Prefixes that later prompts can reuse. */
@@ -327,10 +335,16 @@ export class Forward implements AsyncDisposable {
       vocabularySize: plan.vocabularySize,
       outputMask: mask,
     });
-    const { wallNs } = await pass.run(input, this.#output.subarray(0, bytes), { signal }).catch((error) => {
-      this.check(); // the pass is closed with the model, which is what the caller knows
-      throw error;
-    });
+    const output = this.#output.subarray(0, bytes);
+    const isDecode = pass === this.#parts.decode.pass;
+    const isShort = isDecode && this.#decodeSeconds < SHORT_SECONDS;
+    const { wallNs } = isShort
+      ? await this.#runHere(pass, input, output, signal)
+      : await pass.run(input, output, { signal }).catch((error) => {
+        this.check(); // the pass is closed with the model, which is what the caller knows
+        throw error;
+      });
+    if (isDecode) this.#decodeSeconds = wallNs * 1e-9;
     this.counts.forwards++;
     this.counts.rows += rows.length;
     this.counts.outRows += count;
@@ -341,6 +355,21 @@ export class Forward implements AsyncDisposable {
     );
     return { results, seconds: wallNs * 1e-9 };
   }
+
+  /** Runs a pass on this thread, then gives everything else that waits for this thread its turn. */
+  async #runHere(
+    pass: Pass,
+    input: Uint8Array<ArrayBuffer>,
+    output: Uint8Array<ArrayBuffer>,
+    signal: AbortSignal | undefined,
+  ): Promise<RunStatistics> {
+    signal?.throwIfAborted();
+    const statistics = pass.runSync(input, output);
+    await macrotask();
+    this.check(); // it may have been closed meanwhile
+    return statistics;
+  }
+
   /** A row whose token may be a placeholder; its soft token is added to `soft`. */
   #softRow(row: InputRow, media: readonly PlacedMedia[], soft: Float32Array[]): InputRow {
     const at = mediaAt(media, row.position);

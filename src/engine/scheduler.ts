@@ -407,6 +407,6 @@ export class Scheduler {
 }
 
 /** The next turn of the event loop. */
-function macrotask(): Promise<void> {
+export function macrotask(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

@@ -3,7 +3,7 @@
  * logit and Gumbel noise among the tokens that stay. A draw from the device's 256 candidates is taken only where it must
  * equal the draw from the whole row.
  */
-import { gumbel, uniform, uniformOf } from "./noise.ts";
+import { gumbel, largestGumbel, NOISE_BLOCK } from "./noise.ts";
 
 /** What decides a draw beside the logits. */
 export interface SamplingOptions {
@@ -141,9 +141,12 @@ function drawWithTail(
     if (ids[i] === chosen) score = values[i] / T + gumbel(seed, position, chosen);
   }
   // A little lower than exact, so that rounding can only ask for the row in vain.
-  const limit = uniformOf(score - values[count - 1] / T - 1e-9);
-  for (let id = 0; id < vocabularySize; id++) {
-    if (uniform(seed, position, id) >= limit && !listed.has(id)) return undefined;
+  const limit = score - values[count - 1] / T - 1e-9;
+  for (let start = 0; start < vocabularySize; start += NOISE_BLOCK) {
+    if (largestGumbel(seed, position, start / NOISE_BLOCK) < limit) continue;
+    for (let id = start; id < Math.min(start + NOISE_BLOCK, vocabularySize); id++) {
+      if (!listed.has(id) && gumbel(seed, position, id) >= limit) return undefined;
+    }
   }
   return chosen;
 }
@@ -154,12 +157,20 @@ function drawUnranked(logits: Float32Array, options: SamplingOptions, position: 
   let chosen = argmax(logits);
   const floor = minimumValue(logits[chosen], options);
   let best = -Infinity;
-  for (let id = 0; id < logits.length; id++) {
-    if (!(logits[id] >= floor) || logits[id] === -Infinity) continue;
-    const score = logits[id] / T + gumbel(seed, position, id);
-    if (score > best) {
-      best = score;
-      chosen = id;
+  for (let start = 0; start < logits.length; start += NOISE_BLOCK) {
+    const end = Math.min(start + NOISE_BLOCK, logits.length);
+    let largest = -Infinity;
+    for (let id = start; id < end; id++) if (logits[id] > largest) largest = logits[id];
+    // No token of the block can win; a little more than exact, so that rounding cannot hide one.
+    const bound = largest / T + largestGumbel(seed, position, start / NOISE_BLOCK) + 1e-9;
+    if (!(largest >= floor) || largest === -Infinity || bound < best) continue;
+    for (let id = start; id < end; id++) {
+      if (!(logits[id] >= floor) || logits[id] === -Infinity) continue;
+      const score = logits[id] / T + gumbel(seed, position, id);
+      if (score > best) {
+        best = score;
+        chosen = id;
+      }
     }
   }
   return chosen;

@@ -67,6 +67,23 @@ Deno.test("an aborted call rejects with the signal's reason, before, while queue
   assertEquals((await model.chat(user("What is 27 + 45?"), { temperature: 0 })).text, "72");
 });
 
+Deno.test("timers have their turns between the tokens of a stream, however short its forwards are", async () => {
+  await using model = await load("tiny", { ...EXACT, contextLength: 2048 });
+  let turns = 0, tokens = 0;
+  const timer = setInterval(() => turns++, 0);
+  const controller = new AbortController();
+  const reason = new Error("enough");
+  const options = { temperature: 0, ignoreEos: true, maxTokens: 2000, signal: controller.signal };
+  const error = await (async () => {
+    for await (const _ of model.generate([2, 300, 301], options)) {
+      if (tokens++ === 0) setTimeout(() => controller.abort(reason), 50);
+    }
+  })().catch((error) => error);
+  clearInterval(timer);
+  assertEquals(error, reason);
+  assert(tokens < 2000 && turns > 4, `${tokens} tokens, ${turns} turns`);
+});
+
 Deno.test("a chunk that the device gives up on is run again once with half the rows, and a warning says so", async () => {
   await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
   const ids = Array.from({ length: 300 }, (_, i) => 300 + i);

@@ -1,5 +1,5 @@
 import { assert, assertEquals, assertNotEquals } from "@std/assert";
-import { gumbel, randomSeed } from "../../src/sample/noise.ts";
+import { gumbel, largestGumbel, NOISE_BLOCK, randomSeed } from "../../src/sample/noise.ts";
 
 Deno.test("noise depends on seed, position and token, high bits of the seed included, and on nothing else", () => {
   assertEquals(gumbel(7, 3, 11), gumbel(7, 3, 11));
@@ -36,6 +36,37 @@ Deno.test("noise of neighbouring tokens and positions is uncorrelated", () => {
     const correlation = sum / count * 12;
     assert(Math.abs(correlation) < 4 / Math.sqrt(count), `offset ${dp}, ${dt}: ${correlation}`);
   }
+});
+
+Deno.test("the largest noise of a block is that of one of its tokens, at any place alike, and above all others", () => {
+  const places = new Float64Array(16);
+  const count = 4000;
+  for (let position = 0; position < count; position++) {
+    const block = position % 7;
+    const noise = Array.from(
+      { length: NOISE_BLOCK },
+      (_, i) => gumbel(3, position, block * NOISE_BLOCK + i),
+    );
+    const largest = Math.max(...noise);
+    assertEquals(largest, largestGumbel(3, position, block));
+    assertEquals(noise.filter((value) => value === largest).length, 1);
+    places[Math.floor(noise.indexOf(largest) / NOISE_BLOCK * 16)]++;
+  }
+  const chi2 = places.reduce((sum, n) => sum + (n - count / 16) ** 2 / (count / 16), 0);
+  assert(chi2 < 37.7, `chi-square ${chi2} with 15 degrees of freedom is beyond the 99.9% point`);
+});
+
+Deno.test("the noise of a block's second largest token is distributed as that of independent tokens", () => {
+  // The largest of those that do not have the block's largest noise, as a share of what its distribution gives.
+  const n = NOISE_BLOCK, count = 8000, bins = new Float64Array(32);
+  for (let position = 0; position < count; position++) {
+    const sorted = Array.from({ length: n }, (_, i) => gumbel(11, position, i)).sort((a, b) => b - a);
+    const p = Math.exp(-Math.exp(-sorted[1])); // of n uniform numbers, the second largest
+    const below = n * p ** (n - 1) - (n - 1) * p ** n;
+    bins[Math.min(31, Math.floor(32 * below))]++;
+  }
+  const chi2 = bins.reduce((sum, b) => sum + (b - count / 32) ** 2 / (count / 32), 0);
+  assert(chi2 < 61.1, `chi-square ${chi2} with 31 degrees of freedom is beyond the 99.9% point`);
 });
 
 Deno.test("a random seed is a whole number that JSON keeps", () => {

@@ -136,6 +136,21 @@ Deno.test("every draw lies in the set that the truncations keep, and each of its
   assertEquals([...two].sort(), [1, 2]);
 });
 
+Deno.test("without any truncation the draw from a whole row is the largest sum of scaled logit and noise", () => {
+  for (const [name, logits] of adversarialRows()) {
+    for (const temperature of [0.05, 1, 4]) {
+      for (let position = 0; position < 4; position++) {
+        const scores = Float64Array.from(
+          logits,
+          (logit, id) => logit / temperature + gumbel(PLAIN.seed, position, id),
+        );
+        const id = sampleRow(logits, { ...PLAIN, temperature }, position);
+        assertEquals(id, argmax(scores), `${name}, temperature ${temperature}`);
+      }
+    }
+  }
+});
+
 Deno.test("without any truncation a peaked row is decided by its candidates, now and then by one of its tail", () => {
   // 250 likely tokens, 20,000 unlikely ones that are drawn in about one of 40 cases.
   const logits = Float32Array.from({ length: 20_256 }, (_, id) => id % 79 === 0 && id < 79 * 250 ? 9 : 1);
