@@ -15,7 +15,14 @@ import type { TextPlan } from "../schedule/text.ts";
 import type { Warning } from "../warning.ts";
 import type { Drafter } from "./drafter.ts";
 import { encodeInput, type InputRow, type OutputRow } from "./input.ts";
-import { mediaAt, type PlacedMedia, splitBlock } from "./placed.ts";
+import {
+  type EmbeddedMedia,
+  embedMedia,
+  mediaAt,
+  type MediaPlace,
+  type PlacedMedia,
+  splitBlock,
+} from "./placed.ts";
 import { Pace, type PaceOptions } from "./pace.ts";
 import { Results } from "./results.ts";
 import { type DecodeWork, macrotask, Scheduler } from "./scheduler.ts";
@@ -67,7 +74,7 @@ export interface Part {
   rowClass: InputRow["rowClass"];
   /** of the last rows, which produce output */ requests: readonly RowRequest[];
   /** outputs that they need */ mask: number;
-  /** of the whole timeline */ media?: readonly PlacedMedia[];
+  /** of the timeline, all but those that end before the tokens */ media?: readonly EmbeddedMedia[];
 }
 
 /** How to run a prompt. */
@@ -79,6 +86,11 @@ export interface PrefillOptions {
     readonly TokenKey[];
   /** of the whole timeline; ids at their places are placeholders */ media?: readonly PlacedMedia[];
   signal?: AbortSignal;
+}
+
+/** A prompt whose media are embedded. */
+export interface EmbeddedPrefill extends Omit<PrefillOptions, "media"> {
+  /** all but those that end before the prompt */ media?: readonly EmbeddedMedia[];
 }
 
 /**
@@ -174,7 +186,7 @@ export class Forward implements AsyncDisposable {
   }
 
   /** Where a timeline with this media may be cut: the largest length up to another that splits no block. */
-  cut(media: readonly PlacedMedia[] | undefined): (length: number) => number {
+  cut(media: readonly MediaPlace[] | undefined): (length: number) => number {
     if (!this.#parts.media?.blocks || media === undefined) return (length) => length;
     return (length) => splitBlock(media, length)?.start ?? length;
   }
@@ -194,7 +206,9 @@ export class Forward implements AsyncDisposable {
     options: PrefillOptions,
     take: (results: Results) => void,
   ): Promise<void> {
-    await this.#scheduler.prompt(sequence, ids, options, take);
+    const { media = [], signal } = options;
+    const embedded = media.length > 0 ? await embedMedia(media, sequence.length, signal) : undefined;
+    await this.#scheduler.prompt(sequence, ids, { ...options, media: embedded }, take);
   }
 
   /** Appends one generated token to a sequence. Rejects like `prefill`. */
@@ -371,7 +385,7 @@ export class Forward implements AsyncDisposable {
   }
 
   /** A row whose token may be a placeholder; its soft token is added to `soft`. */
-  #softRow(row: InputRow, media: readonly PlacedMedia[], soft: Float32Array[]): InputRow {
+  #softRow(row: InputRow, media: readonly EmbeddedMedia[], soft: Float32Array[]): InputRow {
     const at = mediaAt(media, row.position);
     if (at === undefined) return row;
     const { pad, width, blocks } = this.#parts.media!;

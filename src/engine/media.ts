@@ -33,15 +33,14 @@ interface Embedder {
   embedAudio(audio: AudioFeatures | AudioFrames, options?: { signal?: AbortSignal }): Promise<SoftTokens>;
 }
 
-/** Bytes of soft tokens kept for conversations that show a picture again. */
-const KEPT_BYTES = 64 * 2 ** 20;
-
 /** See the head of this file. */
 export class ModelMedia {
   readonly #config: ModelConfig;
   readonly #processor: unknown;
   #read: MediaSettings | undefined;
   readonly #towers: Embedder;
+  /** Bytes of soft tokens that are kept for prompts that hold a picture again; tests set it. */
+  keptBytes: number = 64 * 2 ** 20;
   /** soft tokens by key, the least recently used first */
   readonly #kept = new Map<string, SoftTokens>();
 
@@ -154,24 +153,25 @@ export class ModelMedia {
     return spans.map((span, i) => ({ start: offset + runs[i].start, span }));
   }
 
-  /** Media of a prompt of token ids, with their soft tokens. Rejects as `prepare` and `atRuns`. */
+  /** Media of a prompt of token ids at their places. Rejects as `prepare` and `atRuns`. */
   async placeAtRuns(
     ids: readonly number[],
     { media = [], imageTokens }: PromptOptions,
     signal: AbortSignal | undefined,
   ): Promise<PlacedMedia[]> {
     const prepared = await this.prepare(media, { imageTokens, signal });
-    return await this.place(this.atRuns(ids, prepared), signal);
+    return this.place(this.atRuns(ids, prepared));
   }
 
-  /** Spans with their soft tokens, from the towers or from an earlier call. */
-  async place(spans: readonly SpanAt[], signal: AbortSignal | undefined): Promise<PlacedMedia[]> {
-    const placed: PlacedMedia[] = [];
-    for (const { start, span } of spans) {
-      const soft = await this.#softTokens(span, signal);
-      placed.push({ start, soft, key: span.key, block: span.kind !== "audio" });
-    }
-    return placed;
+  /** Spans at their places; their soft tokens come from the towers or from an earlier call when they are needed. */
+  place(spans: readonly SpanAt[]): PlacedMedia[] {
+    return spans.map(({ start, span }) => ({
+      start,
+      tokens: span.tokens,
+      key: span.key,
+      block: span.kind !== "audio",
+      embed: (signal) => this.#softTokens(span, signal),
+    }));
   }
 
   /** How the checkpoint wants its media, read when the first one comes: text goes without. */
@@ -197,7 +197,7 @@ export class ModelMedia {
     let bytes = 0;
     for (const { values } of this.#kept.values()) bytes += values.byteLength;
     for (const [key, { values }] of this.#kept) {
-      if (bytes <= KEPT_BYTES) break;
+      if (bytes <= this.keptBytes) break;
       this.#kept.delete(key);
       bytes -= values.byteLength;
     }

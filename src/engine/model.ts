@@ -341,7 +341,7 @@ export class LoadedModel implements Model {
   ): AsyncGenerator<StreamPart, void, undefined> {
     const { contextLength } = this.#parts;
     if (prompt.length >= contextLength) throw new ContextFull(prompt.length + 1, contextLength);
-    const timeline = this.#timeline(prompt, await this.media.place(spans, settings.signal));
+    const timeline = this.#timeline(prompt, this.media.place(spans));
     const generation: GenerationFacts = { cachedTokens: 0 };
     const draws = this.#draws(timeline, settings, true, generation);
     yield* replyParts(draws, reader, settings.stop, {

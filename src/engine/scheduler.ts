@@ -9,7 +9,7 @@ import type { Sequence } from "../cache/sequence.ts";
 import { DeviceError, InvalidArgument } from "../errors.ts";
 import { PAGE_TOKENS } from "../schedule/groups.ts";
 import type { Drafter } from "./drafter.ts";
-import type { Forward, Part, PrefillOptions, RowRequest } from "./forward.ts";
+import type { EmbeddedPrefill, Forward, Part, RowRequest } from "./forward.ts";
 import type { Pace } from "./pace.ts";
 import { splitBlock } from "./placed.ts";
 import type { Results } from "./results.ts";
@@ -55,7 +55,7 @@ interface WaitingPrompt extends Waiting {
   sequence: Sequence;
   ids: readonly number[];
   /** tokens that were computed */ start: number;
-  options: PrefillOptions;
+  options: EmbeddedPrefill;
   take: (results: Results) => void;
 }
 
@@ -99,7 +99,7 @@ export class Scheduler {
   prompt(
     sequence: Sequence,
     ids: readonly number[],
-    options: PrefillOptions,
+    options: EmbeddedPrefill,
     take: (results: Results) => void,
   ): Promise<void> {
     if (ids.length === 0) return Promise.resolve();
@@ -305,10 +305,10 @@ export class Scheduler {
     const { length } = sequence; // position of ids[start]
     const cut = this.#forward.cut(options.media)(length + end - start) - length + start;
     if (cut > start || cut === end) return cut;
-    const { soft } = splitBlock(options.media!, length + end - start)!;
+    const { tokens } = splitBlock(options.media!, length + end - start)!;
     const prompts = shares.filter(({ part }) => part.rowClass === "prefill");
     const taken = prompts.reduce((sum, { part }) => sum + part.tokens.length, 0);
-    const outputs = Math.max(0, start + soft.tokens - (ids.length - options.outputs));
+    const outputs = Math.max(0, start + tokens - (ids.length - options.outputs));
     const most = this.#limits.outRows - this.#limits.decodeRows;
     if (outputs > most) {
       this.#reject(
@@ -319,9 +319,9 @@ export class Scheduler {
       );
       return;
     }
-    const fits = taken + soft.tokens <= this.#limits.blockRows &&
+    const fits = taken + tokens <= this.#limits.blockRows &&
       shares.reduce((sum, { part }) => sum + part.requests.length, outputs) <= this.#limits.outRows;
-    return fits ? start + soft.tokens : start;
+    return fits ? start + tokens : start;
   }
 
   /** Adds a share, or rejects its work alone. */

@@ -79,12 +79,12 @@ export class TimelineSession implements Session {
     const prepare = (parts: Parameters<LoadedModel["media"]["prepare"]>[0]) =>
       this.#model.media.prepare(parts, { imageTokens, signal });
     if (typeof input[0] !== "object") {
-      return await this.#appendIds(input as ArrayLike<number>, media ?? [], prepare, signal);
+      return await this.#appendIds(input as ArrayLike<number>, media ?? [], prepare);
     }
     if (media !== undefined) {
       throw new InvalidArgument("The option media goes with token ids; messages hold their media as parts.");
     }
-    await this.#appendMessages(input as readonly Message[], rendering, prepare, signal);
+    await this.#appendMessages(input as readonly Message[], rendering, prepare);
   }
 
   async *generate(options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
@@ -133,7 +133,7 @@ export class TimelineSession implements Session {
       try {
         spans = await readSpans(state.media ?? [], this.#model.config);
         if (spans === undefined) throw damaged(path, "its media do not fit the model");
-        placed = await this.#placed(state.ids, spans, undefined);
+        placed = this.#placed(state.ids, spans);
         conversation = withMedia(state.conversation, spans);
         const own = conversation?.media.reduce((sum, medium) => sum + medium.spans.length, 0) ?? 0;
         const stored = conversation ? spans.filter(({ start }) => start >= conversation!.base).length : 0;
@@ -164,7 +164,6 @@ export class TimelineSession implements Session {
     input: ArrayLike<number>,
     parts: readonly ContentPart[],
     prepare: Prepare,
-    signal: AbortSignal | undefined,
   ): Promise<void> {
     const { ids } = this.#timeline;
     const { contextLength, config: { vocabularySize } } = this.#model;
@@ -174,8 +173,7 @@ export class TimelineSession implements Session {
     if (spans.length > 0) {
       const all = [...this.#spans, ...spans];
       const wanted = [...ids, ...added];
-      const placed = await this.#busyWith("An append", () => this.#placed(wanted, all, signal));
-      Object.assign(this.#timeline, placed);
+      Object.assign(this.#timeline, this.#placed(wanted, all));
       this.#spans = all;
       this.#warnings.push(...media.flatMap(({ warnings }) => warnings));
     } else this.#timeline.keys?.push(...added);
@@ -189,7 +187,6 @@ export class TimelineSession implements Session {
     added: readonly Message[],
     options: RenderChatOptions,
     prepare: Prepare,
-    signal: AbortSignal | undefined,
   ): Promise<void> {
     const { ids } = this.#timeline;
     const before = this.#conversation;
@@ -214,10 +211,7 @@ export class TimelineSession implements Session {
     ];
     const { contextLength } = this.#model;
     if (wanted.length > contextLength) throw new ContextFull(wanted.length, contextLength);
-    const placed = spans.length === 0
-      ? {}
-      : await this.#busyWith("An append", () => this.#placed(wanted, spans, signal));
-    this.#goBack(wanted, placed);
+    this.#goBack(wanted, this.#placed(wanted, spans));
     this.#spans = spans;
     this.#warnings.push(...fresh.flatMap(({ warnings }) => warnings));
     const { addGenerationPrompt: _once, ...kept } = effective;
@@ -249,13 +243,9 @@ export class TimelineSession implements Session {
   }
 
   /** Spans as the timeline holds them; nothing for none. */
-  async #placed(
-    ids: readonly number[],
-    spans: readonly SpanAt[],
-    signal: AbortSignal | undefined,
-  ): Promise<Pick<Timeline, "keys" | "media">> {
+  #placed(ids: readonly number[], spans: readonly SpanAt[]): Pick<Timeline, "keys" | "media"> {
     if (spans.length === 0) return {};
-    const media = await this.#model.media.place(spans, signal);
+    const media = this.#model.media.place(spans);
     checkPlaced(media, ids.length, this.#model.config);
     return { media, keys: timelineKeys(ids, media) };
   }

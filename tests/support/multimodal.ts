@@ -1,5 +1,5 @@
 /** Fixtures with pictures and sound: their media as the reference prepared it, at its places in the golden prompts. */
-import { type PlacedMedia, timelineKeys } from "../../src/engine/placed.ts";
+import { type EmbeddedMedia, type PlacedMedia, timelineKeys } from "../../src/engine/placed.ts";
 import type { Timeline } from "../../src/engine/generation.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
 import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
@@ -80,7 +80,7 @@ export async function placedMedia(
   model: LoadedModel,
   { media, mm_token_type_ids: kinds }: MediaPrompt,
   embedded: Map<string, SoftTokens>,
-): Promise<PlacedMedia[]> {
+): Promise<EmbeddedMedia[]> {
   const { towers } = model.engine;
   const { facts } = fixture.source;
   const soft = async (key: string, embed: () => Promise<SoftTokens>) => {
@@ -90,11 +90,11 @@ export async function placedMedia(
   };
   const picture = (file: string) =>
     soft(file, async () => await towers.embedImage(await picturePatches(fixture, model, file)));
-  const placed: PlacedMedia[] = [];
+  const placed: EmbeddedMedia[] = [];
   let at = 0;
   const place = (kind: number, key: string, tokens: SoftTokens) => {
     const start = kinds.indexOf(kind, at);
-    placed.push({ start, soft: tokens, key, block: kind !== 3 });
+    placed.push({ start, tokens: tokens.tokens, soft: tokens, key, block: kind !== 3 });
     at = start + tokens.tokens;
   };
   for (const name of media) {
@@ -114,11 +114,16 @@ export async function placedMedia(
   return placed;
 }
 
+/** Media whose soft tokens need no tower. */
+export function atHand(media: readonly EmbeddedMedia[]): PlacedMedia[] {
+  return media.map(({ soft, ...place }) => ({ ...place, embed: () => Promise.resolve(soft) }));
+}
+
 /** f32 [last · V] logits of the last positions of a prompt with media. */
 export async function mediaLogits(
   model: LoadedModel,
   ids: readonly number[],
-  media: readonly PlacedMedia[],
+  media: readonly EmbeddedMedia[],
   last: number = 8,
 ): Promise<Float32Array> {
   const { forward } = model.engine;
@@ -128,7 +133,7 @@ export async function mediaLogits(
     await forward.prefill(
       sequence,
       ids,
-      { outputs: last, mask: LOGITS_OUTPUT, media },
+      { outputs: last, mask: LOGITS_OUTPUT, media: atHand(media) },
       (results) => parts.push(results.all(OUTPUT.logits).slice()),
     );
   } finally {
@@ -141,17 +146,17 @@ export async function mediaLogits(
 function mediaTimeline(
   model: LoadedModel,
   ids: readonly number[],
-  media: readonly PlacedMedia[],
+  media: readonly EmbeddedMedia[],
 ): Timeline {
   const sequence = model.engine.forward.sequence();
-  return { ids: [...ids], keys: timelineKeys(ids, media), media, sequence, drawn: false };
+  return { ids: [...ids], keys: timelineKeys(ids, media), media: atHand(media), sequence, drawn: false };
 }
 
 /** The greedy continuation of a prompt with media, end tokens not heeded. */
 export async function mediaGreedy(
   model: LoadedModel,
   ids: readonly number[],
-  media: readonly PlacedMedia[],
+  media: readonly EmbeddedMedia[],
   count: number,
 ): Promise<number[]> {
   const settings = model.settings({ maxTokens: count, temperature: 0, ignoreEos: true });

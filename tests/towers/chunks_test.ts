@@ -1,10 +1,10 @@
 /** Prompts with media on the CPU device, and what towers refuse, share and keep. */
 import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
-import { checkPlaced, type PlacedMedia } from "../../src/engine/placed.ts";
+import { checkPlaced, type MediaPlace } from "../../src/engine/placed.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { Disposed, InvalidArgument, MarkbaseError } from "../../src/errors.ts";
 import { fixtureModel, maxDifference, TINY } from "../support/models.ts";
-import { mediaFixture, picturePatches, soundInput } from "../support/multimodal.ts";
+import { mediaFixture, mediaLogits, picturePatches, soundInput } from "../support/multimodal.ts";
 import type { Load } from "./goldens.ts";
 import { openFixture, testPlaced } from "./placed.ts";
 
@@ -30,20 +30,28 @@ Deno.test("media that do not fit their places, or ask for logits inside a large 
   const { model, prompt, media } = await openFixture("31b-mm", load);
   await using _ = model;
   const { config } = model;
-  const refused = (words: string, list: PlacedMedia[]) => {
-    const error = assertThrows(() => checkPlaced(list, prompt.input_ids.length, config), InvalidArgument);
+  const refused = (words: string, list: MediaPlace[], length = prompt.input_ids.length) => {
+    const error = assertThrows(() => checkPlaced(list, length, config), InvalidArgument);
     assert(error.message.includes(words), error.message);
   };
   checkPlaced(media, prompt.input_ids.length, config);
   refused("must follow each other", [media[1], media[0]]);
   refused("must follow each other", [{ ...media[0], start: prompt.input_ids.length }]);
-  refused("each must have 48", [{ ...media[0], soft: { ...media[0].soft, tokens: 3 } }]);
-  const many = { values: new Float32Array(1121 * config.hiddenSize), tokens: 1121 };
-  assertThrows(
-    () => checkPlaced([{ ...media[0], soft: many }], 5000, config),
+  refused("1120 at most", [{ ...media[0], tokens: 1121 }], 5000);
+  const few = await openFixture("31b-mm", load, { chunkRows: 16 });
+  await using _few = few.model;
+  const { start, tokens } = media[1];
+  const inside = prompt.input_ids.length - start;
+  const error = await assertRejects(
+    () => mediaLogits(few.model, prompt.input_ids, few.media, inside),
     InvalidArgument,
-    "1120 at most",
   );
+  assertEquals(
+    error.message.includes(`Logits of ${tokens} positions inside one picture`),
+    true,
+    error.message,
+  );
+  await mediaLogits(few.model, prompt.input_ids, few.media, inside - tokens);
 });
 
 Deno.test("towers refuse what does not fit the model, and models without them say so", async () => {

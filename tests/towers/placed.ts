@@ -1,11 +1,12 @@
 /** Tests of chunks, prefixes, batches and masks with media in the prompt, for one device. */
 import { assert, assertEquals } from "@std/assert";
 import type { LoadedModel } from "../../src/engine/model.ts";
-import { type PlacedMedia, splitBlock, timelineKeys } from "../../src/engine/placed.ts";
+import { type EmbeddedMedia, splitBlock, timelineKeys } from "../../src/engine/placed.ts";
 import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
 import { fixtureModel, maxDifference } from "../support/models.ts";
 import {
+  atHand,
   type MediaFixture,
   mediaFixture,
   mediaGreedy,
@@ -23,7 +24,7 @@ export interface Opened {
   model: LoadedModel;
   fixture: MediaFixture;
   prompt: MediaPrompt;
-  media: PlacedMedia[];
+  media: EmbeddedMedia[];
 }
 
 /** Opens a fixture. */
@@ -65,10 +66,10 @@ export function testPlaced(device: string, load: Load): void {
         assertEquals(whole.subarray(0, before.length), before);
       }
       // The first picture's rows see neither the text between the two nor the second picture.
-      const other = ids.map((id, i) => i >= first.start + first.soft.tokens ? (id + 1) % 200 : id);
-      const place = first.start + first.soft.tokens - 1;
+      const other = ids.map((id, i) => i >= first.start + first.tokens ? (id + 1) % 200 : id);
+      const place = first.start + first.tokens - 1;
       const width = model.config.vocabularySize;
-      const upTo = (prompt: readonly number[], media: PlacedMedia[]) =>
+      const upTo = (prompt: readonly number[], media: EmbeddedMedia[]) =>
         mediaLogits(model, prompt, media, prompt.length - place);
       const [a, b] = [await upTo(ids, [first, second]), await upTo(other, [first])];
       assertEquals(a.subarray(0, width), b.subarray(0, width));
@@ -80,7 +81,7 @@ export function testPlaced(device: string, load: Load): void {
       const { input_ids: ids, greedy } = prompt;
       assertEquals(await mediaGreedy(model, ids, media, 8), greedy.slice(0, 8));
       const { prefixes } = model.engine.forward;
-      const resume = (other: readonly number[], placed: readonly PlacedMedia[]) => {
+      const resume = (other: readonly number[], placed: readonly EmbeddedMedia[]) => {
         const { sequence } = prefixes.resume(timelineKeys(other, placed), model.engine.forward.cut(placed));
         const { length } = sequence;
         sequence.dispose();
@@ -92,8 +93,8 @@ export function testPlaced(device: string, load: Load): void {
       const other = { ...media[1], key: "another" };
       assertEquals(resume(ids, [media[0], other]), media[1].start);
       // The same picture, cut in the middle by the end of what is known.
-      const { start, soft } = media[1];
-      const inside = start + Math.floor(soft.tokens / 2);
+      const { start, tokens } = media[1];
+      const inside = start + Math.floor(tokens / 2);
       const keys = timelineKeys(ids, media);
       const changed = keys.map((key, i) => i < inside ? key : `${key}!`);
       const cut = model.engine.forward.cut(media);
@@ -112,10 +113,10 @@ export function testPlaced(device: string, load: Load): void {
     test("a picture sees its own end exactly where the model asks for it, and nothing before it does", async () => {
       const { model, prompt, media: [first] } = await open();
       await using _ = model;
-      const end = first.start + first.soft.tokens;
+      const end = first.start + first.tokens;
       const ids = prompt.input_ids.slice(0, end);
       const width = model.config.vocabularySize;
-      const rowsOf = async (placed: PlacedMedia) => await mediaLogits(model, ids, [placed], end);
+      const rowsOf = async (placed: EmbeddedMedia) => await mediaLogits(model, ids, [placed], end);
       const { values } = first.soft;
       const changed = values.map((value, i) => i < values.length - model.config.hiddenSize ? value : -value);
       const other = { ...first, key: "another end", soft: { ...first.soft, values: changed } };
@@ -133,7 +134,7 @@ export function testPlaced(device: string, load: Load): void {
         await using _ = model;
         const prompt = fixture.prompts.find(({ name }) => name === "audio")!;
         const [sound] = await placedMedia(fixture, model, prompt, new Map());
-        const ids = prompt.input_ids.slice(0, sound.start + sound.soft.tokens);
+        const ids = prompt.input_ids.slice(0, sound.start + sound.tokens);
         const values = sound.soft.values.slice();
         const { hiddenSize: H, vocabularySize: V } = model.config;
         values.subarray(-H).forEach((value, i, end) => end[i] = -value);
@@ -151,14 +152,14 @@ export function testPlaced(device: string, load: Load): void {
       const text = (count: number, seed: number) =>
         Array.from({ length: count }, (_, i) => 3 + (i * 37 + seed * 11) % 190);
       const a = { ...first, start: 900 };
-      const b = { ...second, start: 900 + first.soft.tokens + 7 };
-      const ids = [...text(900, 1), ...Array(first.soft.tokens).fill(0), ...text(7, 2)];
-      ids.push(...Array(second.soft.tokens).fill(0), ...text(5, 3));
+      const b = { ...second, start: 900 + first.tokens + 7 };
+      const ids = [...text(900, 1), ...Array(first.tokens).fill(0), ...text(7, 2)];
+      ids.push(...Array(second.tokens).fill(0), ...text(5, 3));
       const sequence = model.engine.forward.sequence();
       const parts: Float32Array[] = [];
       // Each part as a turn of its own.
       for (const end of [900, b.start - 7, b.start, ids.length]) {
-        const options = { outputs: end === ids.length ? 8 : 1, mask: LOGITS_OUTPUT, media: [a, b] };
+        const options = { outputs: end === ids.length ? 8 : 1, mask: LOGITS_OUTPUT, media: atHand([a, b]) };
         await model.engine.forward.prefill(sequence, ids.slice(sequence.length, end), options, (results) => {
           if (end === ids.length) parts.push(results.all(OUTPUT.logits).slice());
         });
@@ -175,7 +176,7 @@ export function testPlaced(device: string, load: Load): void {
       const image = fixture.prompts.find(({ name }) => name === "image")!;
       const placed = await placedMedia(fixture, model, image, new Map());
       const text = [2, 11, 54, 87, 120, 33, 71, 9, 140, 77];
-      const runs: [readonly number[], PlacedMedia[]][] = [
+      const runs: [readonly number[], EmbeddedMedia[]][] = [
         [prompt.input_ids, media],
         [text, []],
         [image.input_ids, placed],

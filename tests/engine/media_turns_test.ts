@@ -1,0 +1,227 @@
+/** Later turns with media: what the cache holds needs no tower, and calls at the same time do not touch each other. */
+import { assert, assertEquals, assertRejects } from "@std/assert";
+import { type ContentPart, Disposed, type Message } from "../../mod.ts";
+import { loadWith } from "../../src/engine/load.ts";
+import type { LoadedModel } from "../../src/engine/model.ts";
+import { draw, random, randomScene } from "../../examples/media/draw.ts";
+import { EXACT } from "../support/calls.ts";
+import { maxDifference, TINY } from "../support/models.ts";
+
+const FIXTURES = new URL("../fixtures/tiny/", import.meta.url).pathname;
+const GREEDY = { temperature: 0 } as const;
+const image = (name: string): ContentPart => ({ type: "image", image: `${FIXTURES}${name}.png` });
+const audio = (name: string): ContentPart => ({ type: "audio", audio: `${FIXTURES}${name}.wav` });
+const text = (text: string): ContentPart => ({ type: "text", text });
+const user = (...content: ContentPart[]): Message => ({ role: "user", content });
+const assistant = (content: string): Message => ({ role: "assistant", content });
+
+/** A model and how often its towers ran. */
+async function counted(): Promise<{ model: LoadedModel; runs: { image: number; audio: number } }> {
+  const model = await loadWith(TINY, EXACT, {});
+  const { towers } = model.engine;
+  const runs = { image: 0, audio: 0 };
+  const [see, hear] = [towers.embedImage.bind(towers), towers.embedAudio.bind(towers)];
+  towers.embedImage = (...args) => (runs.image++, see(...args));
+  towers.embedAudio = (...args) => (runs.audio++, hear(...args));
+  return { model, runs };
+}
+
+Deno.test("a picture that is shown again runs no tower, in the next turn or twice in one prompt", async () => {
+  const { model, runs } = await counted();
+  await using _ = model;
+  const messages = [user(image("scene"), text("Describe the image."))];
+  const first = await model.chat(messages, GREEDY);
+  assertEquals(runs, { image: 1, audio: 0 });
+  messages.push(assistant(first.text), user(text("How many squares are there?")));
+  const second = await model.chat(messages, GREEDY);
+  assertEquals([second.text, runs.image], ["2", 1]);
+  assert(second.usage.cachedTokens > 64, `${second.usage.cachedTokens} tokens were in the cache`);
+  const twice = await model.chat(
+    [user(image("digit"), image("digit"), text("Describe both images."))],
+    GREEDY,
+  );
+  assertEquals(twice.text, "First: a black digit 7. Second: a black digit 7.");
+  assertEquals([runs.image, twice.usage.imageTokens, new Set(twice.receipt.media).size], [2, 126, 1]);
+});
+
+Deno.test("a tower runs for what is not in the cache alone, however much was seen before", async () => {
+  const { model, runs } = await counted();
+  await using _ = model;
+  const pictures = Array.from({ length: 6 }, (_, i): ContentPart => {
+    const next = random(70 + i);
+    return { type: "image", image: draw(randomScene(next), next) };
+  });
+  model.media.keptBytes = 0; // nothing is kept beside the cache of keys and values
+  const messages: Message[] = [];
+  for (const [i, picture] of pictures.entries()) {
+    messages.push(user(picture, text("Describe the image.")));
+    const { text: said, usage } = await model.chat(messages, { ...GREEDY, maxTokens: 12 });
+    assertEquals(runs.image, i + 1, `turn ${i}`);
+    assert(
+      i === 0 || usage.cachedTokens > i * 60,
+      `turn ${i}: ${usage.cachedTokens} tokens were in the cache`,
+    );
+    messages.push(assistant(said));
+  }
+  // Without the cache the same conversation runs them all.
+  const last = await model.chat(messages.slice(0, -1), { ...GREEDY, maxTokens: 12 });
+  const fresh = await counted();
+  await using _fresh = fresh.model;
+  const again = await fresh.model.chat(messages.slice(0, -1), { ...GREEDY, maxTokens: 12 });
+  assertEquals([again.text, again.receipt.media, fresh.runs.image], [last.text, last.receipt.media, 6]);
+});
+
+Deno.test("a session runs a tower once, forked, saved and restored", async () => {
+  const { model, runs } = await counted();
+  await using _ = model;
+  model.media.keptBytes = 0;
+  const path = await Deno.makeTempFile();
+  const say = async (session: ReturnType<typeof model.session>) =>
+    model.tokenizer.decode(await Array.fromAsync(session.generate(GREEDY)), { skipSpecial: true });
+  using session = model.session();
+  await session.append([
+    user(image("scene"), audio("digits"), text("Describe the image and transcribe the audio.")),
+  ]);
+  assertEquals(await say(session), "Image: a red circle above two blue squares. Audio: three seven one.");
+  assertEquals(runs, { image: 1, audio: 1 });
+  await session.save(path);
+  using fork = session.fork();
+  await fork.append([user(text("How many squares are there?"))]);
+  const said = await say(fork);
+  const other = await counted();
+  await using _other = other.model;
+  using restored = other.model.session();
+  await restored.restore(path);
+  await restored.append([user(text("How many squares are there?"))]);
+  assertEquals(await say(restored), said);
+  assertEquals([runs, other.runs], [{ image: 1, audio: 1 }, { image: 0, audio: 0 }]);
+  await Deno.remove(path);
+});
+
+Deno.test("a video with sound in a session is saved and restored with its frames and their times", async () => {
+  const path = await Deno.makeTempFile();
+  const frames = ["scene", "digit"].map((name) => `${FIXTURES}${name}.png`);
+  const video: ContentPart = { type: "video", video: { frames, fps: 0.5, audio: `${FIXTURES}digits.wav` } };
+  const { model } = await counted();
+  await using _ = model;
+  using session = model.session();
+  await session.append([user(video, text("Describe the video."))]);
+  await session.save(path); // before anything was generated: nothing of it is in the cache
+  const said = await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 24 }));
+  const other = await counted();
+  await using _other = other.model;
+  using restored = other.model.session();
+  await restored.restore(path);
+  assertEquals(await Array.fromAsync(restored.generate({ ...GREEDY, maxTokens: 24 })), said);
+  assertEquals(other.runs, { image: 2, audio: 1 });
+  assertEquals(restored.ids, session.ids);
+  await Deno.remove(path);
+});
+
+Deno.test("a picture, a sound and a video in one message come in their order, and give the same alone and beside others", async () => {
+  const { model } = await counted();
+  await using _ = model;
+  const frames = ["scene", "digit"].map((name) => `${FIXTURES}${name}.png`);
+  const video: ContentPart = { type: "video", video: { frames, fps: 1 } };
+  const all = [
+    user(text("A:"), image("digit"), text("B:"), audio("digits"), text("C:"), video, text("What?")),
+  ];
+  const options = { ...GREEDY, maxTokens: 16 };
+  const alone = await model.chat(all, options);
+  assertEquals([alone.usage.imageTokens, alone.usage.audioTokens], [63 + 64 + 63, 28]);
+  assertEquals(alone.receipt.media!.map((key) => key.split(" ")[0]), ["image", "audio", "image", "image"]);
+  const { image: I, audio: A, video: V } = model.config.tokens;
+  const kinds = alone.receipt.promptIds.map((id) => id === I ? "i" : id === A ? "a" : id === V ? "v" : "");
+  assertEquals(kinds.join("").replace(/(.)\1+/g, "$1"), "iav");
+  const fresh = await counted();
+  await using _fresh = fresh.model;
+  const others = ["scene", "wide"].map((name) => [user(image(name), text("Describe the image."))]);
+  const together = await fresh.model.batch([others[0], all, others[1], all], options);
+  assertEquals(together.map((reply) => reply.text), [
+    "A red circle above two blue squares.",
+    alone.text,
+    "Three green triangles.",
+    alone.text,
+  ]);
+});
+
+Deno.test("a call that is cancelled inside a tower ends soon, and calls beside and after it are as ever", async () => {
+  const { model } = await counted();
+  await using _ = model;
+  const { towers } = model.engine;
+  // A large budget takes the tower a while.
+  const large = { data: new Uint8Array(1200 * 1200 * 3).map((_, i) => i % 251), width: 1200, height: 1200 };
+  const began = performance.now();
+  const whole = await model.embedImage(large, { imageTokens: 560 });
+  const seconds = (performance.now() - began) / 1000;
+  model.media.keptBytes = 0;
+  await model.embedImage(`${FIXTURES}scene.png`); // which drops what was kept
+  const small = [user(image("scene"), text("Describe the image."))];
+  const stop = new AbortController();
+  let entered = 0;
+  const see = towers.embedImage.bind(towers);
+  towers.embedImage = (input, options) => {
+    if (input.columns > 60 && entered === 0) {
+      entered = performance.now();
+      setTimeout(() => stop.abort(new Error("no longer wanted")), seconds * 1000 / 20);
+    }
+    return see(input, options);
+  };
+  const cancelled = assertRejects(
+    () =>
+      model.chat([user({ type: "image", image: large }, text("?"))], {
+        signal: stop.signal,
+        imageTokens: 560,
+      }),
+    Error,
+    "no longer wanted",
+  ).then(() => performance.now() - entered);
+  const beside = model.chat(small, GREEDY);
+  assert(await cancelled < seconds * 1000 / 2, "it ended in the middle");
+  assert(entered > 0);
+  assertEquals((await beside).text, "A red circle above two blue squares.");
+  assertEquals(maxDifference(await model.embedImage(large, { imageTokens: 560 }), whole), 0);
+});
+
+Deno.test("many calls with media at once, one of them cancelled and one wrong, give what each gives alone", async () => {
+  const { model } = await counted();
+  await using _ = model;
+  const requests: Message[][] = [
+    [user(image("scene"), text("Describe the image."))],
+    [user(audio("digits"), text("Transcribe the audio."))],
+    [user(image("wide"), text("Describe the image."))],
+    [user(image("digit"), audio("digits"), text("Describe the image and transcribe the audio."))],
+    [user(text("What is 27 + 45?"))],
+  ];
+  const alone: string[] = [];
+  for (const messages of requests) alone.push((await model.chat(messages, GREEDY)).text);
+  const fresh = await counted();
+  await using _fresh = fresh.model;
+  const stop = new AbortController();
+  const cancelled = assertRejects(
+    () => fresh.model.chat([user(image("digit"), text("Tell me a story."))], { signal: stop.signal }),
+    Error,
+    "enough",
+  );
+  const wrong = assertRejects(() => fresh.model.chat([user(image("none"))]), Error, "does not exist");
+  const calls = [...requests, ...requests].map((messages) => fresh.model.chat(messages, GREEDY));
+  setTimeout(() => stop.abort(new Error("enough")), 5);
+  const replies = await Promise.all(calls);
+  assertEquals(replies.map((reply) => reply.text), [...alone, ...alone]);
+  await Promise.all([cancelled, wrong]);
+});
+
+Deno.test("a model that is disposed while a tower works rejects the call, and a later one too", async () => {
+  const { model } = await counted();
+  const { towers } = model.engine;
+  const see = towers.embedImage.bind(towers);
+  towers.embedImage = (...args) => {
+    const result = see(...args);
+    model[Symbol.dispose]();
+    return result;
+  };
+  const ask = [user(image("scene"), text("Describe the image."))];
+  await assertRejects(() => model.chat(ask, GREEDY), Disposed);
+  await assertRejects(() => model.chat(ask, GREEDY), Disposed);
+  await model[Symbol.asyncDispose]();
+});
