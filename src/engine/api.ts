@@ -78,7 +78,7 @@ export interface CompleteOptions {
   /**
    * Drafts of the tokens to come, several of which one forward can check: by the loaded drafter, or without one by looking up how
    * the text went on before. They change no token, only the time. `true`: as many as pay; 1 to 8: always so many; `false`:
-   * none. Default: `true` with a drafter, else `false`.
+   * none. Where sequences share a forward their drafts share its rows, 16 in all. Default: `true` with a drafter, else `false`.
    */
   speculative?: boolean | number;
   /** Ends the work; calls reject with the signal's reason. */

@@ -167,7 +167,7 @@ class Steps {
     const wanted = this.#counts ? Math.min(room, this.#lengths.next()) : 0;
     const draft = this.#counts?.drafter === "network" ? this.#draftRequest(token, wanted) : undefined;
     const found = this.#counts?.drafter === "lookup" && wanted > 0 ? lookUp(ids, wanted) : [];
-    let drafts: readonly number[] = found;
+    let drafts: readonly number[] = [];
     let adjustments: Adjustments[] = [];
     let draws: Draw[] = [];
     await this.#context.forward.speculate({
@@ -177,8 +177,9 @@ class Steps {
       signal,
       rows: 1 + (draft?.count ?? found.length),
       draft,
+      drafts: found,
       build: (drafted) => {
-        if (draft) drafts = drafted;
+        drafts = drafted;
         adjustments = this.adjustments.ahead(drafts);
         return { tokens: [token, ...drafts], requests: adjustments.map((each) => this.#request(each)) };
       },

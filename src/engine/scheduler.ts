@@ -22,8 +22,9 @@ export interface DecodeWork {
     readonly TokenKey[];
   mask: number;
   signal: AbortSignal | undefined;
-  /** at most */ rows: number;
+  /** wanted; drafts get fewer where many sequences share the forward */ rows: number;
   /** asks the drafter network for drafts */ draft?: DraftRequest;
+  /** drafts that are there already, `rows` - 1 */ drafts?: readonly number[];
   /** tokens, the drawn one first, and what each row asks for */
   build(drafts: readonly number[]): { tokens: readonly number[]; requests: readonly RowRequest[] };
   /** looks at the results and says how many of the tokens stay in the sequence */ take(
@@ -49,6 +50,7 @@ interface Waiting {
 
 interface WaitingDecode extends Waiting {
   work: DecodeWork;
+  /** of the forward that it is part of */ rows: number;
 }
 
 interface WaitingPrompt extends Waiting {
@@ -111,7 +113,7 @@ export class Scheduler {
   /** Runs decode rows; see `Forward.speculate`. */
   decode(work: DecodeWork): Promise<void> {
     return this.#wait(work.signal, (waiting) => {
-      this.#decodes.push({ ...waiting, work });
+      this.#decodes.push({ ...waiting, work, rows: work.rows });
     });
   }
 
@@ -226,24 +228,30 @@ export class Scheduler {
     return streams;
   }
 
-  /** Decode work in the order in which it was asked for, as much as one forward takes. */
+  /**
+   * Decode work in the order in which it was asked for, as much as one forward takes. A token that was drawn goes before any
+   * draft: a sequence that waited for others' drafts would lose more than they gain. What rows are left is shared evenly.
+   */
   #takeDecodes(): WaitingDecode[] {
-    let rows = 0, count = 0;
-    while (count < this.#decodes.length) {
-      rows += this.#decodes[count].work.rows;
-      if (rows > this.#limits.decodeRows && count > 0) break;
-      count++;
-    }
-    return this.#decodes.splice(0, count);
+    const taken = this.#decodes.splice(0, this.#limits.decodeRows);
+    let left = this.#limits.decodeRows;
+    taken.forEach((waiting, i) => {
+      waiting.rows = Math.min(waiting.work.rows, Math.floor(left / (taken.length - i)));
+      left -= waiting.rows;
+    });
+    return taken;
   }
 
-  /** Drafts of the decode work that asked for it, all sequences in one step of the drafter. */
+  /** Drafts of the decode work: those that are there, or of the drafter, which takes all sequences in one step. */
   async #draft(decodes: readonly WaitingDecode[], cancel: AbortController): Promise<number[][]> {
-    const asking = decodes.filter(({ work, signal }) => work.draft !== undefined && !signal?.aborted);
-    const drafts = decodes.map((): number[] => []);
+    const asking = decodes.filter(({ work, rows, signal }) =>
+      work.draft !== undefined && rows > 1 && !signal?.aborted
+    );
+    const drafts = decodes.map(({ work, rows }) => work.drafts?.slice(0, rows - 1) ?? []);
     if (asking.length === 0 || this.drafter === undefined) return drafts;
-    const requests = asking.map(({ work }) => ({
+    const requests = asking.map(({ work, rows }) => ({
       ...work.draft!,
+      count: rows - 1,
       length: work.sequence.length,
       tables: work.sequence.tables,
     }));

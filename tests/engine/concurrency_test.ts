@@ -86,7 +86,8 @@ Deno.test("timers have their turns between the tokens of a stream, however short
 
 Deno.test("a chunk that the device gives up on is run again once with half the rows, and a warning says so", async () => {
   await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
-  const ids = Array.from({ length: 300 }, (_, i) => 300 + i);
+  // As many rows as a chunk has on the slowest machine.
+  const ids = Array.from({ length: 256 }, (_, i) => 300 + i);
   const expected = await model.logits(ids);
   const { run } = Pass.prototype;
   let failures = 1;
@@ -98,7 +99,7 @@ Deno.test("a chunk that the device gives up on is run again once with half the r
   };
   try {
     assertEquals(maxDifference(await model.logits(ids), expected), 0);
-    assertEquals(rowsSeen, [300, 150, 150]);
+    assertEquals(rowsSeen, [256, 128, 128]);
     assertEquals(model.warnings.map((warning) => warning.code), ["chunk_halved"]);
     failures = 2;
     const error = await assertRejects(() => model.logits(ids), DeviceError);

@@ -245,6 +245,30 @@ Deno.test("without a drafter the text's own repetitions are looked up, and chang
   assertEquals((await model.complete("one", { maxTokens: 2 })).speculation, undefined);
 });
 
+Deno.test("where many sequences draft at once none waits for another's drafts", async () => {
+  // Two tokens in random order: what followed before is always found, and right about every second time.
+  const all = { temperature: 1, maxTokens: 30, ignoreEos: true, logitBias: { 300: 1e3, 301: 1e3 } };
+  const prompts = Array.from(
+    { length: 8 },
+    (_, i) => [2, ...Array.from({ length: 20 }, (_, j) => 300 + (i + j) % 2)],
+  );
+  const run = async (options: { drafter?: string }, speculative: boolean | number) => {
+    await using model = await loadWith(TINY, { ...EXACT, ...options }, { keptPrefixes: 0 });
+    const replies = await Promise.all(
+      prompts.map((ids, i) => generated(model, ids, { ...all, seed: i, speculative })),
+    );
+    return { replies, forwards: model.engine.forward.counts.forwards };
+  };
+  const plain = await run({}, false);
+  for (const options of [{}, { drafter: TINY_DRAFTER }]) {
+    for (const speculative of [true, 8]) {
+      const { replies, forwards } = await run(options, speculative);
+      assertEquals(replies, plain.replies);
+      assert(forwards <= plain.forwards, `${forwards} forwards instead of ${plain.forwards}`);
+    }
+  }
+});
+
 Deno.test("a look-up finds what followed the longest and latest repetition", () => {
   assertEquals(lookUp([1, 2, 3, 4, 5, 1, 2, 3], 2), [4, 5]);
   assertEquals(lookUp([9, 2, 3, 7, 1, 2, 3, 8, 2, 3], 3), [8, 2, 3]);
