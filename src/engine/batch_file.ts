@@ -42,7 +42,7 @@ interface Request {
 
 /**
  * Answers every request of `input` that has no reply in `output` yet, and appends what comes of each to it. Rejects with
- * `InvalidArgument` (a file that cannot be read, an id that occurs twice), `MissingPermission` or the signal's reason.
+ * `InvalidArgument` (a file that cannot be read or that another run writes to, an id that occurs twice), `MissingPermission` or the signal's reason.
  */
 export async function batchFile(
   model: Model,
@@ -55,10 +55,10 @@ export async function batchFile(
   await requirePermission({ name: "read", path: output }, "to see which replies are there");
   await requirePermission({ name: "write", path: output }, "to write the replies");
   const requests = readRequests(await readText(input), input, { ...options.common, signal });
-  const done = await keepReplies(output);
+  using replies = await openReplies(output);
+  const { file, done } = replies;
   const open = requests.filter(({ id }) => !done.has(id));
   const summary: BatchSummary = { kept: requests.length - open.length, answered: 0, failed: 0 };
-  using file = await Deno.open(output, { append: true, create: true });
   const report = () => onProgress?.(summary.kept + summary.answered + summary.failed, requests.length);
   report();
 
@@ -66,7 +66,11 @@ export async function batchFile(
   const write = (line: BatchLine) => {
     const bytes = new TextEncoder().encode(JSON.stringify(line) + "\n");
     return writing = writing.then(async () => {
-      for (let at = 0; at < bytes.length;) at += await file.write(bytes.subarray(at));
+      for (let at = 0; at < bytes.length;) {
+        at += await file.write(bytes.subarray(at)).catch((cause) => {
+          throw unwritable(output, cause);
+        });
+      }
     });
   };
   const admission = new Admission();
@@ -75,20 +79,28 @@ export async function batchFile(
     while (next < open.length) {
       signal?.throwIfAborted();
       const { id, call } = open[next++];
+      let line: BatchLine;
       try {
         if (call instanceof MarkbaseError) throw call;
-        await write({ custom_id: id, reply: await admission.admit(() => call(model)) });
-        summary.answered++;
+        const reply = await admission.admit(() => call(model));
+        line = { custom_id: id, reply };
       } catch (error) {
         if (!(error instanceof MarkbaseError) || error.code === "disposed") throw error;
-        await write({ custom_id: id, error: { code: error.code, message: error.message } });
-        summary.failed++;
+        line = { custom_id: id, error: { code: error.code, message: error.message } };
       }
+      await write(line);
+      summary[line.reply ? "answered" : "failed"]++;
       report();
     }
   };
-  await Promise.all(Array.from({ length: Math.min(DECODE_ROWS, open.length) }, work));
-  await writing;
+  const one = () =>
+    work().catch((error) => {
+      next = open.length; // the others end with what they are at
+      throw error;
+    });
+  const ends = await Promise.allSettled(Array.from({ length: Math.min(DECODE_ROWS, open.length) }, one));
+  const failure = ends.find(({ status }) => status === "rejected") as PromiseRejectedResult | undefined;
+  if (failure) throw failure.reason;
   return summary;
 }
 
@@ -139,37 +151,76 @@ function readRequest(line: string, number: number, common: ChatOptions): Request
   return { id, call: callOf(request as BatchRequest, common, number) };
 }
 
-/** The ids that have replies in `path`; errors and a line that was cut off are removed from it, so that they are tried again. */
-async function keepReplies(path: string): Promise<Set<string>> {
-  const done = new Set<string>();
-  let text: string;
-  try {
-    text = await Deno.readTextFile(path);
-  } catch (error) {
-    if (error instanceof Deno.errors.NotFound) return done;
-    throw unreadable(path, error);
+/** A file of replies that this run alone writes to. */
+interface Replies extends Disposable {
+  /** open for appending */ file: Deno.FsFile;
+  /** ids that have replies */ done: Set<string>;
+}
+
+/**
+ * Opens `path` for this run alone. Errors and a line that was cut off are removed from it, so that they are tried again; a file that
+ * holds anything else is left as it is.
+ */
+async function openReplies(path: string): Promise<Replies> {
+  const { isFile } = await Deno.stat(path).catch(() => ({ isFile: true }));
+  if (!isFile) {
+    throw new InvalidArgument(`${path} is no file that replies can be kept in. Name another output.`);
   }
-  const lines = text.split("\n");
-  const kept = lines.filter((line) => {
-    try {
-      const { custom_id, reply } = JSON.parse(line) as BatchLine;
-      if (typeof custom_id !== "string" || reply === undefined) return false;
-      done.add(custom_id);
-      return true;
-    } catch {
-      return false;
+  using scope = new DisposableStack();
+  let file = scope.use(await openFile(path));
+  if (!await file.tryLock(true)) {
+    throw new InvalidArgument(
+      `Another run writes its replies to ${path}. Wait for its end, or name another output.`,
+    );
+  }
+  const text = await readText(path);
+  const done = new Set<string>();
+  const lines = text.split("\n").filter((line) => line.trim() !== "");
+  const kept = lines.filter((line, i) => {
+    const { custom_id, reply, error } = parsed(line) ?? {};
+    const isCut = i === lines.length - 1 && !text.endsWith("\n");
+    if (typeof custom_id !== "string" || reply === undefined && error === undefined) {
+      if (isCut) return false;
+      throw new InvalidArgument(`${path} is no file of replies; it is left alone. Name another output.`);
     }
+    if (reply !== undefined) done.add(custom_id);
+    return reply !== undefined;
   });
   const whole = kept.map((line) => line + "\n").join("");
-  if (lines.filter((line) => line !== "").length > 0 && kept.length === 0 && !/"custom_id"/.test(text)) {
-    throw new InvalidArgument(`${path} is no file of replies; it is left alone. Name another output.`);
-  }
   if (whole !== text) {
     const temporary = `${path}.${crypto.randomUUID()}.part`;
     await Deno.writeTextFile(temporary, whole);
-    await Deno.rename(temporary, path);
+    file = scope.use(await openFile(temporary));
+    await file.lock(true);
+    await Deno.rename(temporary, path); // the file before stays locked too, for those who have opened it
   }
-  return done;
+  const held = scope.move();
+  return { file, done, [Symbol.dispose]: () => held.dispose() };
+}
+
+function parsed(line: string): Partial<BatchLine> | undefined {
+  try {
+    const value = JSON.parse(line);
+    return typeof value === "object" && value !== null ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+async function openFile(path: string): Promise<Deno.FsFile> {
+  try {
+    return await Deno.open(path, { append: true, create: true });
+  } catch (cause) {
+    throw unwritable(path, cause);
+  }
+}
+
+function unwritable(path: string, cause: unknown): InvalidArgument {
+  const reason = cause instanceof Error ? cause.message : String(cause);
+  return new InvalidArgument(
+    `${path} cannot be written: ${reason}. What it holds so far is kept by the next run.`,
+    { cause },
+  );
 }
 
 async function readText(path: string): Promise<string> {

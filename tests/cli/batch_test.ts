@@ -131,6 +131,52 @@ Deno.test("an interrupted run leaves whole lines, and the next one finishes", ()
     many.forEach((_, i) => assertEquals(found.get(`r${i}`)?.reply?.text, QUESTIONS[i % 3][1]));
   }));
 
+Deno.test("a disk that is full ends the run with an error, and the next one goes on from the lines before", () =>
+  inFolder(async (folder) => {
+    await using model = await load("tiny");
+    const [input, output] = [`${folder}/in.jsonl`, `${folder}/out.jsonl`];
+    const many = Array.from({ length: 20 }, (_, i) => ({ ...question(i % 3), custom_id: `r${i}` }));
+    await Deno.writeTextFile(input, lines(...many));
+    const { write } = Deno.FsFile.prototype;
+    let left = 5;
+    Deno.FsFile.prototype.write = async function (bytes) {
+      if (left-- > 0) return await write.call(this, bytes);
+      if (left === -1) return await write.call(this, bytes.subarray(0, 7));
+      throw new Error("No space left on device (os error 28)");
+    };
+    try {
+      const error = await assertRejects(
+        () => batchFile(model, input, output),
+        InvalidArgument,
+        "No space left",
+      );
+      assertEquals(error.message.includes(output), true);
+    } finally {
+      Deno.FsFile.prototype.write = write;
+    }
+    assertEquals(await batchFile(model, input, output), { kept: 5, answered: 15, failed: 0 });
+    await assertRejects(() => batchFile(model, input, "/dev/null"), InvalidArgument, "/dev/null is no file");
+  }));
+
+Deno.test("a file of replies belongs to one run at a time, also where it is written anew first", () =>
+  inFolder(async (folder) => {
+    await using model = await load("tiny");
+    const [input, output] = [`${folder}/in.jsonl`, `${folder}/out.jsonl`];
+    await Deno.writeTextFile(input, lines(question(0), question(1)));
+    for (const before of ["", lines({ custom_id: "q0", error: { code: "memory_limit", message: "" } })]) {
+      await Deno.writeTextFile(output, before);
+      let second: Promise<unknown> | undefined;
+      const onProgress = () => {
+        second ??= assertRejects(() => batchFile(model, input, output), InvalidArgument, "Another run");
+      };
+      const summary = await batchFile(model, input, output, { onProgress });
+      await second;
+      assertEquals(summary, { kept: 0, answered: 2, failed: 0 });
+      assertEquals((await replies(output)).size, 2);
+    }
+    assertEquals((await batchFile(model, input, output)).kept, 2);
+  }));
+
 Deno.test("files that cannot be worked with are refused before anything runs, and left as they are", () =>
   inFolder(async (folder) => {
     await using model = await load("tiny");
@@ -142,6 +188,9 @@ Deno.test("files that cannot be worked with are refused before anything runs, an
     await Deno.writeTextFile(output, "a letter to a friend\n");
     await assertRejects(() => batchFile(model, input, output), InvalidArgument, "no file of replies");
     assertEquals(await Deno.readTextFile(output), "a letter to a friend\n");
+    // The requests themselves, by mistake: they have ids but no replies.
+    await assertRejects(() => batchFile(model, input, input), InvalidArgument, "no file of replies");
+    assertEquals(await Deno.readTextFile(input), lines(question(0)));
   }));
 
 Deno.test("the command writes beside its input, counts what it did, and fails when a line did", () =>
