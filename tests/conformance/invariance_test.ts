@@ -129,7 +129,7 @@ for (const exact of [true, false]) {
   });
 
   test(`attention rows are the same in chunks of any size in ${precision} mode`, async ([one, two]) => {
-    for (const kv of ["f32", "f16"] as const) {
+    for (const kv of ["f32", "f16", "q8"] as const) {
       for (const [headDim, window, history] of [[64, undefined, 240], [32, 10, 0], [256, 20, 30]] as const) {
         const rows = 33;
         const d: AttentionDescription = {
@@ -164,7 +164,7 @@ for (const exact of [true, false]) {
 
   test(`attention rows are the same alone and beside other sequences in ${precision} mode`, async ([one, two]) => {
     for (const op of ["attention", "attend"] as const) {
-      for (const kv of ["f32", "f16"] as const) {
+      for (const kv of ["f32", "f16", "q8"] as const) {
         const d: AttentionDescription = {
           op,
           sequences: [
@@ -243,7 +243,7 @@ test("rows of experts are the same whether of class prefill or decode in exact m
 });
 
 test("attention rows are the same whether of class prefill or decode in exact mode", async ([one, two]) => {
-  for (const kv of ["f32", "f16"] as const) {
+  for (const kv of ["f32", "f16", "q8"] as const) {
     for (const history of [0, 200, 256, 300]) {
       const [prefill, decode] = [false, true].map((decode): AttentionDescription => ({
         op: "attention",

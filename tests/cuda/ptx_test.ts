@@ -42,15 +42,20 @@ Deno.test({
 });
 
 Deno.test({
-  name: "quantised weights are loaded 16 bytes at a time, and fast matrix products use the tensor cores",
+  name:
+    "quantised weights and cached codes are loaded 16 bytes at a time, and fast matrix products use the tensor cores",
   ignore,
   async fn() {
     const texts = await kernels();
-    let matvecs = 0, matmuls = 0;
+    let matvecs = 0, matmuls = 0, attentions = 0;
     for (const [name, text] of texts) {
       if (/^matvec_affine[48]_bf16_r\d/.test(name)) {
         assert(/ld\.global(\.nc)?\.v4\.[ub]32/.test(text), `${name} has no 16-byte loads`);
         matvecs++;
+      }
+      if (/^attention_\w+_q8_d(128|256|512)/.test(name)) {
+        assert(/ld\.global(\.nc)?\.v4\.[ub]32/.test(text), `${name} has no 16-byte loads`);
+        attentions++;
       }
       if (/^matmul_\w+_f16_m64$/.test(name)) {
         assert(text.includes("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"), `${name} has no mma`);
@@ -58,6 +63,7 @@ Deno.test({
       }
     }
     assert(matvecs >= 8 && matmuls >= 8, `${matvecs} matvecs, ${matmuls} matmuls`);
+    assertEquals(attentions, 3 * (4 + 2));
   },
 });
 
