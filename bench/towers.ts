@@ -86,7 +86,9 @@ for (let i = -1; i < repetitions; i++) {
   for (const runner of runners) {
     const start = performance.now();
     runner.softTokens = await runner.run();
-    if (i >= 0) runner.times.push(performance.now() - start);
+    if (i < 0) continue;
+    runner.times.push(performance.now() - start);
+    console.error(`${runner.name}: ${runner.times.at(-1)!.toFixed(0)} ms`);
   }
 }
 

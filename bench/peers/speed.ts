@@ -103,12 +103,18 @@ for (const peer of peers) {
   await peer.ask("decode", Math.min(tokens, WARM_UP), ...randomIds(LEAD));
 }
 
-/** One after another, all peers decode after the same prompt; tokens/s. */
+/** Keeps a rate in tokens/s. */
+function note(peer: Peer, key: "prefill" | "decode" | "busyDecode", tokens: number, seconds: number): void {
+  record.peers[peer.name][key].push(tokens / seconds);
+  console.error(`${peer.name}: ${key} ${(tokens / seconds).toPrecision(3)} tokens/s`);
+}
+
+/** One after another, all peers decode after the same prompt. */
 async function decodeAll(key: "decode" | "busyDecode"): Promise<void> {
   const ids = randomIds(LEAD);
   for (const peer of peers) {
     const { tokens } = counts(peer);
-    record.peers[peer.name][key].push(tokens / (await peer.ask("decode", tokens, ...ids)).seconds);
+    note(peer, key, tokens, (await peer.ask("decode", tokens, ...ids)).seconds);
   }
 }
 
@@ -120,7 +126,7 @@ for (let i = 0; i < repetitions; i++) {
     for (const peer of peers) {
       const { prompt } = counts(peer);
       const { seconds } = await peer.ask("prefill", ...ids.slice(0, prompt));
-      record.peers[peer.name].prefill.push(prompt / seconds);
+      note(peer, "prefill", prompt, seconds);
     }
   }
   await decodeAll("decode");
