@@ -47,8 +47,9 @@ export function drawFrom(
   let id = sampleCandidates(candidates, settings, position);
   if (id === undefined) {
     logits = results.logits(row);
-    const adjusted = logits.slice();
-    adjustments.apply(adjusted);
+    const isAdjusted = adjustments.list() !== undefined;
+    const adjusted = isAdjusted ? logits.slice() : logits;
+    if (isAdjusted) adjustments.apply(adjusted);
     id = sampleRow(adjusted, settings, position);
   }
   if (settings.logprobs === undefined) return { id };

@@ -48,12 +48,44 @@ export function sampleRow(logits: Float32Array, options: SamplingOptions, positi
   if (options.temperature === 0 || options.topK === 1) return argmax(logits);
   const { temperature: T, topK, topP } = options;
   if (topK === 0 && topP === 1) return drawUnranked(logits, options, position);
-  const ranked = rank(logits);
+  const floor = minimumValue(logits[argmax(logits)], options);
+  const top = topK === 0 ? topOf(logits, T, topP) : undefined;
+  const ranked = rank(logits, top && Math.max(top.least, floor));
   let kept = topK === 0 ? ranked.count : Math.min(topK, ranked.count);
-  const floor = minimumValue(ranked.values[0], options);
-  if (topP < 1) kept = massPrefix(ranked, kept, T, topP * prefixMass(ranked, kept, T));
+  if (topP < 1) kept = massPrefix(ranked, kept, T, topP * (top?.mass ?? prefixMass(ranked, kept, T)));
   while (kept > 1 && ranked.values[kept - 1] < floor) kept--;
   return draw(ranked, kept, options, position);
+}
+
+/** Tokens of a row of which the device ranks all. */
+const FEW = 256;
+/** Classes of logits by their distance from the largest, and how many of them a nat has. */
+const CLASSES = 1024, CLASSES_PER_NAT = 16;
+
+/**
+ * The mass of a row, the sum of exp((value - best) / T), and a logit such that those from it on hold at least the share `topP`
+ * of it: few rows need all their tokens ranked. Undefined for rows that are ranked in whole, whose sum is taken in that order
+ * as it is with candidates.
+ */
+function topOf(logits: Float32Array, T: number, topP: number): { mass: number; least: number } | undefined {
+  const best = logits[argmax(logits)];
+  const masses = new Float64Array(CLASSES);
+  let count = 0, mass = 0;
+  for (let id = 0; id < logits.length; id++) {
+    if (!(logits[id] > -Infinity)) continue;
+    const distance = (best - logits[id]) / T;
+    const weight = Math.exp(-distance);
+    masses[Math.min(CLASSES - 1, distance * CLASSES_PER_NAT) | 0] += weight;
+    mass += weight;
+    count++;
+  }
+  if (count <= FEW) return undefined;
+  let last = 0;
+  // A little more than exact, so that another order of the sum cannot need the next class.
+  for (let sum = masses[0]; last < CLASSES - 1 && sum < topP * mass * (1 + 1e-9); sum += masses[++last]);
+  const isWhole = last === CLASSES - 1;
+  // The next class begins here; one class more, for the rounding of its end.
+  return { mass, least: isWhole ? -Infinity : best - T * (last + 2) / CLASSES_PER_NAT };
 }
 
 /** How many candidates stay; undefined if tokens beyond the list might. */
@@ -183,15 +215,18 @@ export function argmax(values: ArrayLike<number>): number {
   return best;
 }
 
-/** All finite logits in descending order, ties by lower id. */
-export function rank(logits: Float32Array): Ranked & { ids: Uint32Array; values: Float32Array } {
+/** All finite logits from `least` on in descending order, ties by lower id. */
+export function rank(
+  logits: Float32Array,
+  least = -Infinity,
+): Ranked & { ids: Uint32Array; values: Float32Array } {
   // One number to sort by: the bits of the logit turned into a descending integer, then the id. It has at most 53 bits for
   // up to 2^21 tokens, and native sorting of numbers is several times faster than a comparison function.
   const bits = new Int32Array(logits.buffer, logits.byteOffset, logits.length);
   const keys = new Float64Array(logits.length);
   let count = 0;
   for (let id = 0; id < logits.length; id++) {
-    if (!(logits[id] > -Infinity)) continue;
+    if (!(logits[id] > -Infinity && logits[id] >= least)) continue;
     const ascending = logits[id] === 0 ? 0 : bits[id] < 0 ? bits[id] ^ 0x7fffffff : bits[id]; // -0 equals 0
     keys[count++] = (0x7fffffff - ascending) * ID_RANGE + id;
   }

@@ -151,6 +151,36 @@ Deno.test("without any truncation the draw from a whole row is the largest sum o
   }
 });
 
+Deno.test("top-p of a whole row keeps the shortest prefix of all its tokens that has the mass", () => {
+  const random = randomNumbers(7);
+  const long = Float32Array.from({ length: 20_000 }, () => -1.5 * Math.log(-Math.log(random())));
+  for (const [name, logits] of [...adversarialRows(), ["long", long] as const]) {
+    const { ids, values, count } = rank(logits);
+    for (const temperature of [0.05, 0.7, 4]) {
+      for (const topP of [0.999, 0.9, 0.3]) {
+        const weights = Float64Array.from(
+          { length: count },
+          (_, i) => Math.exp((values[i] - values[0]) / temperature),
+        );
+        const wanted = topP * weights.reduce((a, b) => a + b);
+        let kept = 0;
+        for (let sum = 0; kept < count && sum < wanted; kept++) sum += weights[kept];
+        for (let position = 0; position < 3; position++) {
+          const scores = Array.from(
+            { length: kept },
+            (_, i) => values[i] / temperature + gumbel(PLAIN.seed, position, ids[i]),
+          );
+          assertEquals(
+            sampleRow(logits, { ...PLAIN, temperature, topP }, position),
+            ids[argmax(scores)],
+            `${name}, temperature ${temperature}, top-p ${topP}`,
+          );
+        }
+      }
+    }
+  }
+});
+
 Deno.test("without any truncation a peaked row is decided by its candidates, now and then by one of its tail", () => {
   // 250 likely tokens, 20,000 unlikely ones that are drawn in about one of 40 cases.
   const logits = Float32Array.from({ length: 20_256 }, (_, id) => id % 79 === 0 && id < 79 * 250 ? 9 : 1);
