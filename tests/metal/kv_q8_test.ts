@@ -130,11 +130,16 @@ for (const name of ["e2b", "31b"]) {
     const V = half.config.vocabularySize;
     const found = divergence(await half.logits(ids, { last }), await coded.logits(ids, { last }), V);
     assert(found > 0 && found < 0.01, `${found}`);
-    const { headDim: d } = half.engine.forward.groups[0];
-    const bytes = (model: typeof half, format: "f16" | "q8") =>
-      pageBytes(model.engine.forward.groups[0], format);
-    assertEquals(bytes(coded, "q8") / bytes(half, "f16"), (d + 4) / (2 * d));
-    assert(coded.memory().kv > 0);
+    // What a page of a group takes, by what the device holds in all.
+    for (const [model, format] of [[half, "f16"], [coded, "q8"]] as const) {
+      const { groups, shared: { kvPages } } = model.engine.forward;
+      const bytes = groups.reduce((sum, group, g) => sum + kvPages[g] * pageBytes(group, format), 0);
+      assertEquals(model.memory().kv, bytes);
+    }
+    for (const group of half.engine.forward.groups) {
+      const { headDim: d } = group;
+      assertEquals(pageBytes(group, "q8") / pageBytes(group, "f16"), (d + 4) / (2 * d));
+    }
   });
 }
 
