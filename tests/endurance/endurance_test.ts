@@ -3,6 +3,7 @@ import { assert, assertEquals } from "@std/assert";
 import { Random } from "../../src/conformance/random.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { TINY, TINY_DRAFTER } from "../support/models.ts";
+import { nativeBytes } from "../support/process.ts";
 import { concurrent, fillAndFree, generated, knownRequests, toTheEnd } from "./work.ts";
 
 const EXACT = { device: "cpu", precision: "exact", kvCache: "f32", contextLength: 640 } as const;
@@ -30,12 +31,6 @@ Deno.test("a timeline generates past its window to the end of the context, and s
   await using model = await loadWith(TINY, EXACT, { checkFinite: true });
   assertEquals(await toTheEnd(model, new Random(3)), 640);
 });
-
-/** Resident bytes without the JavaScript heap, whose size follows the collector's moods. */
-function nativeBytes(): number {
-  const { rss, heapTotal } = Deno.memoryUsage();
-  return rss - heapTotal;
-}
 
 Deno.test("a thousand requests leave no more behind than the thousand before them", async () => {
   await using model = await loadWith(TINY, { ...EXACT, precision: "fast" }, {});

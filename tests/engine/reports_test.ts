@@ -6,6 +6,7 @@ import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
 import { generated } from "../support/calls.ts";
 import { maxDifference, TINY } from "../support/models.ts";
+import { nativeBytes } from "../support/process.ts";
 
 const GREEDY = { temperature: 0, ignoreEos: true } as const;
 
@@ -67,6 +68,7 @@ Deno.test("R39: after a prompt beyond the window only a new suffix is computed, 
 Deno.test("R41: five hundred different prompts leave the cache within its cap and memory where it was", async () => {
   const memory = 64 * 2 ** 20;
   await using model = await load("tiny", { memory, contextLength: 512 });
+  const before = nativeBytes();
   await generated(model, prompt(0, 300), { ...GREEDY, maxTokens: 2 });
   const { peak, kv, weights, repacked, activations } = model.memory();
   assert(kv + weights + repacked + activations <= memory);
@@ -75,6 +77,9 @@ Deno.test("R41: five hundred different prompts leave the cache within its cap an
     assert(model.memory().kvUsed <= kv);
   }
   assertEquals(model.memory().peak, peak);
+  // The process too: what was reserved at load is touched, and there is nothing beside it.
+  const growth = nativeBytes() - before;
+  assert(growth < kv + activations + memory / 10, `the process grew by ${growth} bytes`);
 });
 
 Deno.test("R42: twelve prompts of 5 to 3000 tokens that join at different steps answer as each does alone", async () => {
