@@ -126,7 +126,7 @@ Deno.test("a model with a placeholder for pictures but none for videos takes pic
 
 Deno.test("media and runs of placeholders that do not agree are refused with positions and numbers", async () => {
   await using model = await load("tiny");
-  const { image: I, audio: A } = model.config.tokens;
+  const { image: I, audio: A, video: V } = model.config.tokens;
   const run = (id: number | null, length: number) => Array<number>(length).fill(id!);
   const wrong: [number[], ContentPart[], RegExp][] = [
     [
@@ -137,6 +137,12 @@ Deno.test("media and runs of placeholders that do not agree are refused with pos
     [[2, ...run(I, 63), 16], [image(scene)], /Position 1 begins a run of 63 image.*image of 64 soft tokens/],
     [[2, ...run(A, 64), 16], [image(scene)], /64 audio placeholders, but medium 0 is image/],
     [[2, 15, 16], [image(scene)], /0 runs of media placeholders but 1/],
+    [
+      [2, ...run(I, 64)],
+      [{ type: "video", video: { frames: [scene] } }],
+      /64 image placeholders, but medium 0 is video of 64/,
+    ],
+    [[2, ...run(V, 64)], [image(scene)], /64 video placeholders, but medium 0 is image of 64/],
     [[2, ...run(I, 64), 3, ...run(I, 64)], [image(scene)], /Position 66 begins a run/],
   ];
   for (const [ids, media, message] of wrong) {

@@ -2,6 +2,7 @@ import { assert, assertEquals } from "@std/assert";
 import { RealFft } from "../../src/media/fft.ts";
 import { logMel, melSoftTokens, rawFrames } from "../../src/media/mel.ts";
 import { readWav } from "../../src/media/wav.ts";
+import { mediaPath } from "./support.ts";
 import { fixtureModel, maxDifference, readTensors, sharedTiny } from "../support/models.ts";
 
 const golden = sharedTiny("golden");
@@ -97,4 +98,28 @@ Deno.test("raw frames are one for each 640 samples begun, the last filled up wit
     assertEquals([frames, padded.length], [count, count * 640]);
     assertEquals(padded.reduce((sum, s) => sum + s, 0), samples);
   }
+});
+
+Deno.test("the log-mel frames of a clip of 6.18 s are those of the reference, within 1e-4", async () => {
+  const { samples: count, sum, frames, valid, every, values } =
+    JSON.parse(await Deno.readTextFile(mediaPath("reference.json"))).logMel;
+  // As make_reference.py makes it.
+  const clip = new Int32Array(count);
+  let state = 12345;
+  for (let i = 0; i < count; i++) {
+    state = (Math.imul(state, 1103515245) + 12345) & 0x7fffffff;
+    const triangle = Math.abs(i * (300 + Math.floor(i / 50)) % 16_000 - 8000) - 4000;
+    const loud = 1 + Math.floor(i / 8000) % 5;
+    clip[i] = Math.floor(triangle * loud / 2) + (state >> 16) % 401 - 200;
+  }
+  assertEquals(clip.reduce((a, b) => a + b), sum);
+  const features = logMel(Float32Array.from(clip, (sample) => sample / 32768));
+  assertEquals([features.valid.length, features.valid.reduce((a, b) => a + b)], [frames, valid]);
+  const expected = new Float32Array(Uint8Array.fromBase64(values).buffer);
+  let far = 0;
+  for (let i = 0; i < expected.length / 128; i++) {
+    const found = features.logMel.subarray(i * every * 128, (i * every + 1) * 128);
+    far = Math.max(far, maxDifference(found, expected.subarray(i * 128, (i + 1) * 128)));
+  }
+  assert(far < 1e-4, `${far} apart`);
 });

@@ -3,7 +3,7 @@ import { cutPatches, targetSize } from "../../src/media/patches.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { resizeBicubic } from "../../src/media/resize.ts";
 import { fixtureModel, readTensors, sharedTiny } from "../support/models.ts";
-import { expectedPicture, pixelDistance } from "./support.ts";
+import { expectedPicture, mediaPath, pixelDistance, sha256 } from "./support.ts";
 
 const ROWS = ["e2b-mm-clipped", "e2b-mm-unclipped", "31b-mm", "12b"];
 
@@ -82,6 +82,22 @@ Deno.test("sizes keep the ratio, are whole soft tokens, and stay within the budg
       assert(size.width * size.height <= budget * 48 * 48);
     }
   }
+});
+
+Deno.test("18000 sizes of pictures and budgets give the reference's sizes", async () => {
+  const { sides, tokens, sha256: digest, some } =
+    JSON.parse(await Deno.readTextFile(mediaPath("reference.json"))).sizes;
+  const lines: string[] = [];
+  for (const width of sides) {
+    for (const height of sides) {
+      for (const budget of tokens) {
+        const size = targetSize(width, height, budget, E2B);
+        lines.push(`${width} ${height} ${budget} -> ${size.width} ${size.height}`);
+      }
+    }
+  }
+  assertEquals(lines.filter((_, i) => i % 997 === 0), some);
+  assertEquals([lines.length, await sha256(new TextEncoder().encode(lines.join("\n")))], [18_000, digest]);
 });
 
 Deno.test("a line of 1 × 10000 pixels becomes one column of soft tokens, within the budget", () => {

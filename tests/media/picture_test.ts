@@ -1,5 +1,6 @@
 import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
 import { InvalidArgument, MediaError } from "../../mod.ts";
+import { exifOrientation } from "../../src/media/headers/exif.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { expectedDigest, expectedPicture, mediaBytes, mediaPath, pixelDistance, sha256 } from "./support.ts";
 
@@ -49,6 +50,34 @@ Deno.test("PNG and WebP with Exif, and AVIF turned and mirrored by boxes, are re
   for (const name of names) {
     const distance = pixelDistance(await readPicture(mediaPath(name)), upright);
     assert(distance <= 4, `${name}: ${distance} apart`);
+  }
+});
+
+Deno.test("the orientation is found in either order of bytes, behind other entries, and damaged data mean none", () => {
+  const exif = (order: "II" | "MM", orientation: number, entries = 2) => {
+    const bytes = new Uint8Array(8 + 2 + 12 * entries + 4);
+    const view = new DataView(bytes.buffer), little = order === "II";
+    bytes.set(new TextEncoder().encode(order));
+    view.setUint16(2, 42, little);
+    view.setUint32(4, 8, little);
+    view.setUint16(8, entries, little);
+    for (let i = 0; i < entries; i++) {
+      view.setUint16(10 + 12 * i, i === entries - 1 ? 0x0112 : 0x0100 + i, little);
+      view.setUint16(12 + 12 * i, 3, little);
+      view.setUint32(14 + 12 * i, 1, little);
+      view.setUint16(18 + 12 * i, i === entries - 1 ? orientation : 4, little);
+    }
+    return bytes;
+  };
+  for (let orientation = 1; orientation <= 8; orientation++) {
+    for (const order of ["II", "MM"] as const) {
+      assertEquals(exifOrientation(exif(order, orientation)), orientation);
+    }
+  }
+  for (const wrong of [0, 9, 65_535]) assertEquals(exifOrientation(exif("II", wrong)), 1);
+  const whole = exif("MM", 6);
+  for (let length = 0; length < whole.length - 9; length++) {
+    assertEquals(exifOrientation(whole.subarray(0, length)), 1, `${length} bytes`);
   }
 });
 

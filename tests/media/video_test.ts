@@ -111,6 +111,43 @@ Deno.test("an animation of too many pixels is refused with the numbers before it
   assertMatch(error.message, /9000 × 9000/);
 });
 
+/** A GIF or WebP whose last frame comes `count` times more. */
+function longAnimation(name: string, count: number): Uint8Array {
+  const bytes = mediaBytes(name);
+  const [from, to] = name.endsWith("gif")
+    ? [bytes.lastIndexOf(0x21), bytes.length - 1] // its graphics block, before the byte that ends the file
+    : [new TextDecoder("latin1").decode(bytes).lastIndexOf("ANMF"), bytes.length];
+  const frame = bytes.subarray(from, to);
+  const long = new Uint8Array(bytes.length + count * frame.length);
+  long.set(bytes.subarray(0, to));
+  for (let i = 0; i < count; i++) long.set(frame, to + i * frame.length);
+  if (name.endsWith("gif")) long[long.length - 1] = 0x3b;
+  else new DataView(long.buffer).setUint32(4, long.length - 8, true);
+  return long;
+}
+
+Deno.test("an animation of thousands of frames is sampled at even distances, and ends with its signal", async () => {
+  for (const [name, count] of [["animated.gif", 60_000], ["animated.webp", 3000]] as const) {
+    const bytes = longAnimation(name, count);
+    const { frames } = await framesOf(bytes, 32);
+    assertEquals(frames.length, 32, name);
+    const gaps = frames.slice(4).map(({ time }, i) => time - frames[i + 3].time);
+    assert(Math.max(...gaps) - Math.min(...gaps) < 0.6 && Math.min(...gaps) > 1, `${name}: ${gaps}`);
+    const last = expectedPicture("animated2");
+    for (const { picture } of frames.slice(2)) assertEquals(pixelDistance(picture, last), 0, name);
+    const stop = new AbortController();
+    const video = await readVideo(bytes, { frames: 32, sound: false, signal: stop.signal });
+    let seen = 0;
+    const error = await assertRejects(async () => {
+      for await (const _ of video.frames) {
+        if (++seen === 2) setTimeout(() => stop.abort(new Error("enough")), 1);
+      }
+    }, Error);
+    assertEquals(error.message, "enough", name);
+    assert(seen < 32, `${seen} frames`);
+  }
+});
+
 /** Runs a script with a PATH of its own; `ffmpeg` is what is found there. */
 async function withPath(path: string, code: string): Promise<string> {
   const module = new URL("../../src/media/video.ts", import.meta.url).href;

@@ -2,15 +2,50 @@
 import { assert, assertEquals } from "@std/assert";
 import { type ContentPart, load } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
+import { klOfLogits } from "../../src/convert/divergence.ts";
 import { EXACT } from "../support/calls.ts";
-import { cosine, fixtureModel, maxDifference, readGolden, TINY_DRAFTER } from "../support/models.ts";
-import { CASES, readCase } from "../towers/tiny.ts";
+import {
+  cosine,
+  fixtureModel,
+  maxDifference,
+  readGolden,
+  readTensors,
+  sharedTiny,
+  TINY,
+  TINY_DRAFTER,
+} from "../support/models.ts";
+import { CASES, mediaOf, readCase } from "../towers/tiny.ts";
 
 Deno.test("the small model in fast mode, answering all golden cases at once, says the same", async () => {
   await using model = await load("tiny", { device: "cpu" });
   const cases = await Promise.all(CASES.map(readCase));
   const replies = await model.batch(cases.map(({ messages }) => messages), { temperature: 0 });
   replies.forEach((reply, i) => assertEquals(reply.text, cases[i].output_text_clean, CASES[i]));
+});
+
+const quantised = sharedTiny("model-mlx-4bit"), goldens = sharedTiny("golden");
+Deno.test({
+  name:
+    "in fast mode the predictions after pictures and sounds are less than 0.002 nats from the reference's, 4 bits or 16",
+  ignore: quantised === null || goldens === null,
+  fn: async () => {
+    for (const [folder, file, name] of [[TINY, "", "logits"], [quantised!, "mlx4", "logits_last"]]) {
+      await using model = await load(folder, { device: "cpu" });
+      const V = model.config.vocabularySize;
+      for (const row of file === "" ? ["image_scene", "audio_digits"] : CASES) {
+        const golden = await readCase(row);
+        const tensors = await readTensors(`${goldens}/${file || row}.safetensors`);
+        const { data } = tensors.get(file === "" ? name : `${row}.${name}`)!;
+        const last = data.length / V;
+        const logits = await model.logits(golden.input_ids, { last, media: mediaOf(golden) });
+        let kl = 0;
+        for (let at = 0; at < data.length; at += V) {
+          kl += klOfLogits(data.subarray(at, at + V), logits.subarray(at, at + V)) / last;
+        }
+        assert(kl >= 0 && kl < 0.002, `${file} ${row}: ${kl}`);
+      }
+    }
+  },
 });
 
 interface GoldenMedia {
