@@ -10,6 +10,7 @@ import { checkSamples, type MonoSound } from "./mono.ts";
 import { checkPixels } from "./picture.ts";
 import { describeSource, readHead } from "./source.ts";
 import type { MediaFormat } from "./sniff.ts";
+import type { Warning } from "../warning.ts";
 
 /** Demuxers by format. */
 const DEMUXERS: Partial<Record<MediaFormat, string>> = {
@@ -49,6 +50,7 @@ export async function openWithFfmpeg(
     if (options.sound && facts.hasSound) sound = await samplesOf(input, CLIP_SECONDS, signal);
     return {
       frames: framesOf(input, facts, options),
+      warnings: facts.warnings,
       sound: () => Promise.resolve(sound && { ...sound, seconds: facts.seconds }),
     };
   } catch (error) {
@@ -67,13 +69,13 @@ export async function soundWithFfmpeg(
   await checkFfmpeg(format);
   const input = await localFile(source, format, signal);
   try {
-    const { hasSound, seconds } = await look(input, signal);
+    const { hasSound, seconds, warnings } = await look(input, signal);
     if (!hasSound) {
       throw new MediaError("media_empty", `The ${format.toUpperCase()} file has no sound. Pass another one.`);
     }
     const sound = await samplesOf(input, most, signal);
     // What the file says of its length is not trusted where all of it was read.
-    return sound.samples.length < most * SAMPLE_RATE ? sound : { ...sound, seconds };
+    return { ...sound, warnings, ...(sound.samples.length < most * SAMPLE_RATE ? {} : { seconds }) };
   } finally {
     await input.remove();
   }
@@ -133,7 +135,11 @@ interface Facts {
   fps: number;
   /** undefined where the file does not say */ seconds?: number;
   hasSound: boolean;
+  /** of a file that ends before it says it does */ warnings: Warning[];
 }
+
+/** Seconds that a file may end early: streams and containers do not agree to the last frame. */
+const SLACK_SECONDS = 0.5;
 
 /** Counts the packets of the first video stream without decoding them, and notes whether there is sound. */
 async function look(input: LocalFile, signal: AbortSignal | undefined): Promise<Facts> {
@@ -155,19 +161,30 @@ async function look(input: LocalFile, signal: AbortSignal | undefined): Promise<
   const text = new TextDecoder().decode(stdout);
   const last = (name: string) => Number([...text.matchAll(new RegExp(`^${name}=(\\d+)`, "gm"))].at(-1)?.[1]);
   const frames = last("frame") || 0;
-  const seconds = (last("out_time_us") || 0) / 1e6;
+  const reached = (last("out_time_us") || 0) / 1e6;
   const named = Number(/Video:.*?([\d.]+) fps/.exec(stderr)?.[1]);
-  const fps = named > 0 ? named : frames > 0 && seconds > 0 ? frames / seconds : USUAL_FPS;
+  const fps = named > 0 ? named : frames > 0 && reached > 0 ? frames / reached : USUAL_FPS;
   const [, hours, minutes, rest] = /Duration: (\d+):(\d+):([\d.]+)/.exec(stderr) ?? [];
-  const duration = rest === undefined
-    ? undefined
-    : Number(hours) * 3600 + Number(minutes) * 60 + Number(rest);
-  return { frames, fps, seconds: duration, hasSound: /Stream #0:\d+.*Audio:/.test(stderr) };
+  // Where nothing is written down, ffmpeg guesses.
+  const told = rest !== undefined && !stderr.includes("Estimating duration");
+  const seconds = told ? Number(hours) * 3600 + Number(minutes) * 60 + Number(rest) : undefined;
+  const warnings: Warning[] = [];
+  // The last packet need not hold the last frame, so that frames are counted too.
+  const end = Math.max(reached, frames / fps);
+  if (seconds !== undefined && end < seconds - SLACK_SECONDS) {
+    warnings.push({
+      code: "media_truncated",
+      message: `${input.name} ends early, after ${end.toFixed(2)} of ${
+        seconds.toFixed(2)
+      } s; what it holds was used.`,
+    });
+  }
+  return { frames, fps, seconds, hasSound: /Stream #0:\d+.*Audio:/.test(stderr), warnings };
 }
 
 async function* framesOf(
   input: LocalFile,
-  { frames, fps }: Facts,
+  { frames, fps, warnings }: Facts,
   options: VideoOptions,
 ): AsyncGenerator<VideoFrame> {
   try {
@@ -187,6 +204,13 @@ async function* framesOf(
     const { success } = await child.status;
     if (!success) throw failed(input, await stderr);
     await stderr;
+    if (index > 0 && index < wanted.length) {
+      warnings.push({
+        code: "frames_missing",
+        message:
+          `${index} of the ${wanted.length} sampled frames of ${input.name} could be decoded; the others were left out.`,
+      });
+    }
   } finally {
     await input.remove();
   }

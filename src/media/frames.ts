@@ -1,4 +1,5 @@
 /** What readers of videos give, and which frames are looked at. */
+import type { Warning } from "../warning.ts";
 import type { Picture } from "./resize.ts";
 import type { Sound } from "./mono.ts";
 
@@ -18,6 +19,8 @@ export interface VideoFrame {
 /** A video that is being read; frames come once and before the sound. */
 export interface Video {
   frames: AsyncIterable<VideoFrame>;
+  /** What is missing; complete when the last frame came. */
+  warnings: Warning[];
   /** Its sound, or undefined if it has none. */
   sound(): Promise<Sound | undefined>;
 }

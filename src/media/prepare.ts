@@ -115,6 +115,7 @@ export async function prepareVideo(
       "The video has no frame that can be decoded. Convert or record it again.",
     );
   }
+  warnings.push(...video.warnings);
   if (audio !== null) {
     const sound = await video.sound();
     if (sound !== undefined) {

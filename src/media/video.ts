@@ -32,7 +32,11 @@ export async function readVideo(input: VideoInput, options: VideoOptions): Promi
   const format = sniff(await readHead(source, options.signal));
   if (format === "gif" || format === "webp") {
     const bytes = await readSource(source, limits);
-    return { frames: animation(bytes, format, options), sound: () => Promise.resolve(undefined) };
+    return {
+      frames: animation(bytes, format, options),
+      warnings: [],
+      sound: () => Promise.resolve(undefined),
+    };
   }
   return await openWithFfmpeg(source, format, options);
 }
@@ -79,6 +83,7 @@ function givenFrames(input: VideoFrames, { frames: count, signal }: VideoOptions
         yield { picture: await readPicture(frames[index], signal), time: index / fps };
       }
     })(),
+    warnings: [],
     sound: async () => audio === undefined ? undefined : await readSound(audio, signal, CLIP_SECONDS),
   };
 }

@@ -56,6 +56,9 @@ Deno.test("describe and transcribe end with one line and a code for what they ca
     [["transcribe", example("star.png")], 1, /PNG/],
     [["transcribe", tiny("digits.wav"), "--chunk", "31"], 2, /--chunk is 31; it takes 1 to 30/],
     [["transcribe", tiny("digits.wav"), "--json", "--format", "srt"], 2, /exclude each other/],
+    [["transcribe", tiny("digits.wav"), tiny("command.wav"), "--format", "vtt"], 2, /of one recording; 2/],
+    [["transcribe", "--model", "/no/such/model", "/no/such.wav"], 1, /\/no\/such\.wav does not exist/],
+    [["describe", "--model", "/no/such/model", tiny("README.md")], 1, /no known format/],
   ];
   for (const [args, expected, message] of cases) {
     const { code, stdout, stderr } = await markbase(...args);

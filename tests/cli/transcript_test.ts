@@ -1,4 +1,5 @@
 import { assert, assertEquals } from "@std/assert";
+import { random } from "../../examples/media/draw.ts";
 import { cuesOf, joinSeam, plainText, planChunks, srt, vtt } from "../../src/cli/transcript.ts";
 
 Deno.test("chunks cover a recording, overlap as asked, and the last ends with it", () => {
@@ -57,6 +58,34 @@ Deno.test("marks that stand alone are no words", () => {
 Deno.test("where chunks do not overlap, an equal word on both sides was said twice", () => {
   const cues = cuesOf(planChunks(60, 30, 0), ["she said no", "no again"], 10);
   assertEquals(cues, [{ start: 0, end: 3, text: "she said no" }, { start: 3, end: 6, text: "no again" }]);
+});
+
+Deno.test("a talk that is heard in chunks, with words cut in half at their edges, has no word twice and none missing", () => {
+  const next = random(5);
+  const vocabulary =
+    "the a one two red blue fox house ran over under hill green saw we they old and then again".split(" ");
+  for (let round = 0; round < 300; round++) {
+    // Words of 0.2 to 0.6 s; a chunk hears those inside it, and what is left of those at its edges.
+    const spoken: { word: string; from: number; to: number }[] = [];
+    for (let at = 0; at < 70;) {
+      const to = at + 0.2 + next() * 0.4;
+      spoken.push({ word: vocabulary[Math.floor(next() * vocabulary.length)], from: at, to });
+      at = to;
+    }
+    const chunks = planChunks(Math.floor(spoken.at(-1)!.to * 100), 3000, 200);
+    const texts = chunks.map(({ start, end }) =>
+      spoken.flatMap(({ word, from, to }) => {
+        if (to * 100 <= start || from * 100 >= end + 1) return [];
+        if (from * 100 < start) return [`${word.slice(-1)}x`];
+        return to * 100 > end + 1 ? [`${word.slice(0, 1)}x`] : [word];
+      }).join(" ")
+    );
+    assertEquals(
+      plainText(cuesOf(chunks, texts, 100)),
+      spoken.map(({ word }) => word).join(" "),
+      `round ${round}`,
+    );
+  }
 });
 
 Deno.test("cues meet in the middle of their overlap and texts are joined", () => {

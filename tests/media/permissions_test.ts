@@ -3,6 +3,7 @@ import { assertEquals, assertMatch } from "@std/assert";
 import { mediaPath } from "./support.ts";
 
 const module = new URL("../../src/media/picture.ts", import.meta.url).href;
+const sound = new URL("../../src/media/sound.ts", import.meta.url).href;
 const video = new URL("../../src/media/video.ts", import.meta.url).href;
 
 /** Runs code that may read modules only, beside `flags`. */
@@ -11,7 +12,7 @@ async function run(code: string, ...flags: string[]): Promise<string> {
   const body = `try { ${code} } catch (e) { console.log(e.code, e.message); }`;
   await Deno.writeTextFile(
     script,
-    `import { readPicture } from "${module}"; import { readVideo } from "${video}"; ${body}`,
+    `import { readPicture } from "${module}"; import { readSound } from "${sound}"; import { readVideo } from "${video}"; ${body}`,
   );
   const { stdout, stderr } = await new Deno.Command(Deno.execPath(), {
     args: ["run", "--no-prompt", "--no-check", ...flags, script],
@@ -49,3 +50,33 @@ Deno.test("a redirect to another host needs that host's permission", async () =>
   await server.shutdown();
   assertMatch(output, /^missing_permission markbase needs --allow-net=other\.invalid/);
 });
+
+Deno.test({
+  name: "the sound of a local video needs permission to read it and to run ffmpeg alone",
+  ignore: !await hasFfmpeg(),
+  fn: async () => {
+    const folder = await Deno.makeTempDir();
+    const path = `${folder}/tone.m4a`;
+    const tone = ["-f", "lavfi", "-i", "sine=frequency=500:duration=1"];
+    assertEquals(
+      (await new Deno.Command("ffmpeg", { args: ["-v", "error", ...tone, path] }).output()).success,
+      true,
+    );
+    const code = `const { samples } = await readSound(${
+      JSON.stringify(path)
+    }); console.log(samples.length > 15000);`;
+    assertEquals(await run(code, `--allow-read=${path}`, "--allow-run=ffmpeg"), "true\n");
+    assertMatch(await run(code, `--allow-read=${path}`), /^missing_permission .*--allow-run=ffmpeg/);
+    await Deno.remove(folder, { recursive: true });
+  },
+});
+
+async function hasFfmpeg(): Promise<boolean> {
+  try {
+    await new Deno.Command("ffmpeg", { args: ["-version"], stdout: "null", stderr: "null" }).output();
+    return true;
+  } catch {
+    console.log("without an ffmpeg on the PATH its permissions are not tested");
+    return false;
+  }
+}

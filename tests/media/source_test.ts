@@ -115,6 +115,39 @@ Deno.test("formats are told from the first bytes, whatever the name says", async
   for (let length = 1; length < 64; length++) sniff(mediaBytes("smooth.avif").subarray(0, length));
 });
 
+Deno.test("a sound and a video come in every form that a picture does, under any name and type", async () => {
+  const folder = await Deno.makeTempDir();
+  const server = Deno.serve({ port: 0, onListen() {} }, (request) => {
+    const { pathname } = new URL(request.url);
+    return new Response(mediaBytes(pathname.slice(1)), { headers: { "content-type": "text/plain" } });
+  });
+  const forms = async (name: string, lie: string) => {
+    const bytes = mediaBytes(name), path = `${folder}/${lie}`;
+    await Deno.writeFile(path, bytes);
+    const url = `http://localhost:${server.addr.port}/${name}`;
+    const blob = new Blob([bytes], { type: "image/jpeg" });
+    const object = URL.createObjectURL(blob);
+    const data = `data:application/pdf;base64,${bytes.toBase64()}`;
+    const file = new URL(`file://${path}`);
+    return [path, file, file.href, url, new URL(url), data, blob, object, bytes, bytes.buffer];
+  };
+  for (const source of await forms("s16.wav", "sound.mp3")) {
+    assertEquals((await readSound(source)).samples.length, 4000, String(source).slice(0, 40));
+  }
+  for (const source of await forms("tone.flac", "sound.wav")) {
+    assertEquals((await readSound(source)).samples.length, 4000, String(source).slice(0, 40));
+  }
+  for (const source of await forms("animated.webp", "video.mp4")) {
+    const { frames } = await readVideo(source, { frames: 8, sound: true });
+    assertEquals((await Array.fromAsync(frames)).length, 3, String(source).slice(0, 40));
+  }
+  for (const source of await forms("smooth.avif", "picture.svg")) {
+    assertEquals((await readPicture(source)).width, 48, String(source).slice(0, 40));
+  }
+  await server.shutdown();
+  await Deno.remove(folder, { recursive: true });
+});
+
 Deno.test({
   name: "what comes through a pipe is read once, as a picture, a sound or a video",
   ignore: Deno.build.os === "windows",

@@ -282,6 +282,19 @@ Deno.test({
     assertEquals(spans.map(({ kind, tokens }) => `${kind} ${tokens}`), ["video 64", "video 64", "audio 750"]);
     assertMatch(warnings[0].message, /^The sound lasts (39|40)\.\d s; the model hears the first 30 s/);
     const bytes = Deno.readFileSync(path);
+    assertEquals([(await readVideo(long, { frames: 2, sound: true })).warnings, warnings.length], [[], 1]);
+    // A file whose index comes first is read as far as it goes, and says so.
+    const fast = `${folder}/fast.mp4`;
+    await new Deno.Command("ffmpeg", {
+      args: ["-v", "error", "-i", long, "-c", "copy", "-movflags", "+faststart", fast],
+    }).output();
+    const whole = await Deno.readFile(fast);
+    const half = await prepareVideo(whole.subarray(0, whole.length * 0.6), { vision, audio: null }, {});
+    assertEquals([half.spans.length, half.warnings.map(({ code }) => code)], [2, ["media_truncated"]]);
+    assertMatch(half.warnings[0].message, /ends early, after \d\d\.\d\d of (39|40)\.\d\d s/);
+    const heard = await readSound(whole.subarray(0, whole.length * 0.6));
+    assertEquals(heard.warnings.map(({ code }) => code), ["media_truncated"]);
+    assert(heard.samples.length > 16_000 && heard.samples.length < 39 * 16_000);
     const error = await assertRejects(() => framesOf(bytes.subarray(0, 600), 4), MediaError);
     assertEquals(error.code, "media_damaged");
     await Deno.remove(folder, { recursive: true });
