@@ -16,7 +16,7 @@ import { timeBatches } from "./device/batch.ts";
 import { conformance } from "./device/conformance.ts";
 import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/forward.ts";
 import { type KernelTiming, timeKernels } from "./device/kernels.ts";
-import { goldenModels } from "./device/models.ts";
+import { codedModels, goldenModels } from "./device/models.ts";
 import { compareTowers, timeTowers } from "./device/towers.ts";
 import type { KvFormat } from "../src/schedule/groups.ts";
 import { shapes, writeSynthetic } from "./synthetic.ts";
@@ -163,6 +163,15 @@ await section("models", async () => {
       `model        ${model} ${precision}: cosine ${cosine.toFixed(6)}, difference ${
         difference.toExponential(1)
       }, greedy ${greedy[0]} of ${greedy[1]}`,
+    );
+  }
+  const coded = await codedModels(kind);
+  report.codedModels = coded;
+  for (const { model, precision, divergence, share } of coded) {
+    say(
+      `codes        ${model} ${precision}: ${divergence.toFixed(4)} nats from f16; from the CPU ${
+        share.toFixed(3)
+      } of what codes change`,
     );
   }
 });
