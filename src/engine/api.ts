@@ -77,8 +77,8 @@ export interface CompleteOptions {
   logprobs?: boolean | number;
   /**
    * Drafts of the tokens to come, several of which one forward can check: by the loaded drafter, or without one by looking up how
-   * the text went on before. They change no token, only the time. `true`: as many as pay; 1 to 8: always so many; `false`:
-   * none. Where sequences share a forward their drafts share its rows, 16 in all. Default: `true` with a drafter, else `false`.
+   * the text went on before. They change no token, only the time. `true`: as many as pay, by how
+   * many were right lately and what forwards took; 1 to 8: always so many; `false`: none. Where sequences share a forward their drafts share its rows, 16 in all. Default: `true` with a drafter, else `false`.
    */
   speculative?: boolean | number;
   /** Ends the work; calls reject with the signal's reason. */

@@ -235,6 +235,11 @@ export class Forward implements AsyncDisposable {
     return value!;
   }
 
+  /** See `DraftCosts.of`. */
+  draftCost(drafts: number, isNetwork: boolean): number | undefined {
+    return this.#scheduler.costs.of(drafts, isNetwork);
+  }
+
   /** Appends a generated token and drafts of what follows it, of which those stay that `work.take` says. */
   async speculate(work: DecodeWork): Promise<void> {
     await this.#scheduler.decode(work);

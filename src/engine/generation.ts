@@ -9,13 +9,8 @@ import type { Forward, RowRequest } from "./forward.ts";
 import type { Settings } from "./options.ts";
 import type { PlacedMedia } from "./placed.ts";
 import { CANDIDATE_OUTPUTS, type Results, STATE_OUTPUT } from "./results.ts";
-import {
-  DraftLength,
-  type DraftRequest,
-  lookUp,
-  MOST_DRAFTS,
-  type SpeculationCounts,
-} from "./speculative.ts";
+import { DraftLength } from "./draft_length.ts";
+import { type DraftRequest, lookUp, MOST_DRAFTS, type SpeculationCounts } from "./speculative.ts";
 
 /** Tokens and the part of them that is in the cache: the first `sequence.length`. */
 export interface Timeline {
@@ -164,8 +159,10 @@ class Steps {
   async #verify(token: number, room: number): Promise<Draw[]> {
     const { ids, keys, sequence } = this.#timeline;
     const { signal } = this.#settings;
-    const wanted = this.#counts ? Math.min(room, this.#lengths.next()) : 0;
-    const draft = this.#counts?.drafter === "network" ? this.#draftRequest(token, wanted) : undefined;
+    const isNetwork = this.#counts?.drafter === "network";
+    const cost = (drafts: number) => this.#context.forward.draftCost(drafts, isNetwork);
+    const wanted = this.#counts ? Math.min(room, this.#lengths.next(cost)) : 0;
+    const draft = isNetwork ? this.#draftRequest(token, wanted) : undefined;
     const found = this.#counts?.drafter === "lookup" && wanted > 0 ? lookUp(ids, wanted) : [];
     let drafts: readonly number[] = [];
     let adjustments: Adjustments[] = [];

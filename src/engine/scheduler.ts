@@ -8,6 +8,7 @@ import type { TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
 import { DeviceError, InvalidArgument } from "../errors.ts";
 import { PAGE_TOKENS } from "../schedule/groups.ts";
+import { DraftCosts } from "./draft_length.ts";
 import type { Drafter } from "./drafter.ts";
 import type { EmbeddedPrefill, Forward, Part, RowRequest } from "./forward.ts";
 import type { Pace } from "./pace.ts";
@@ -90,6 +91,8 @@ export class Scheduler {
   #drafterClosed: Promise<void> | undefined;
   /** Drafts for decode work that asks for it. */
   drafter: Drafter | undefined;
+  /** What drafts cost here. */
+  readonly costs: DraftCosts = new DraftCosts();
 
   constructor(forward: Forward, pace: Pace, limits: SchedulerLimits) {
     this.#forward = forward;
@@ -159,6 +162,7 @@ export class Scheduler {
   async #loop(): Promise<void> {
     let expected = 0;
     for (;;) {
+      const started = performance.now();
       await this.#gather(expected);
       expected = 0;
       const alone = this.#alone.shift();
@@ -166,7 +170,7 @@ export class Scheduler {
         alone.release();
         await alone.run().then(alone.resolve, alone.reject);
       } else if (this.#decodes.length + this.#prompts.length > 0) {
-        expected = await this.#step();
+        expected = await this.#step(started);
       } else {
         break;
       }
@@ -182,14 +186,19 @@ export class Scheduler {
     if (this.#decodes.length < expected) await macrotask();
   }
 
-  /** One forward; returns how many streams are likely to ask for another row. */
-  async #step(): Promise<number> {
+  /**
+   * One forward; returns how many streams are likely to ask for another row. `started`: when those of the one before began to ask,
+   * by `performance.now()`.
+   */
+  async #step(started: number): Promise<number> {
     const decodes = this.#takeDecodes();
     const cancel = new AbortController();
     const shares: Share[] = [];
     let drafts: number[][];
     try {
+      const drafting = performance.now();
       drafts = await this.#draft(decodes, cancel);
+      started += performance.now() - drafting;
     } catch (error) {
       this.#reject(decodes, error);
       return 0;
@@ -225,6 +234,10 @@ export class Scheduler {
     shares.forEach((share, i) => {
       if (this.#finish(share, results[i])) streams++;
     });
+    if (shares.every(({ part }) => part.rowClass === "decode")) {
+      const rows = shares.reduce((sum, { part }) => sum + part.tokens.length, 0);
+      this.costs.note(shares.length, rows, (performance.now() - started) / 1000);
+    }
     return streams;
   }
 
@@ -255,10 +268,13 @@ export class Scheduler {
       length: work.sequence.length,
       tables: work.sequence.tables,
     }));
+    const started = performance.now();
     const found = await draftTokens(this.drafter, requests, cancel.signal).catch((error) => {
       this.#forward.check(); // the drafter is closed with the model, which is what the caller knows
       throw error;
     });
+    const steps = requests.reduce((most, { count }) => Math.max(most, count), 0);
+    this.costs.noteSteps(steps, (performance.now() - started) / 1000);
     asking.forEach((waiting, i) => drafts[decodes.indexOf(waiting)] = found[i]);
     return drafts;
   }
