@@ -1,7 +1,7 @@
 /**
  * What a drafter gains: tokens of a forward, drafts that were right, and time with and without it.
  *
- *     deno run -A bench/speculation.ts [--model FOLDER] [--drafter FOLDER] [--tokens 64] [--repetitions 5]
+ *     deno run -A bench/speculation.ts [--model FOLDER] [--drafter FOLDER] [--tokens 64] [--repetitions 5] [--drafts 4]
  *
  * Prompts are those of the shipped model's golden cases; greedy.
  */
@@ -14,6 +14,7 @@ const { values } = parseFlags(Deno.args, {
   ...loadFlags,
   tokens: { type: "number", help: "of a reply at most" },
   repetitions: { type: "number", help: "how often" },
+  drafts: { type: "number", help: "of each forward, 1 to 8 (default: as many as pay)" },
 });
 const drafter = values.drafter ?? new URL("../examples/tiny-drafter", import.meta.url).pathname;
 await using model = await load(values.model ?? "tiny", { ...loadOptions(values), drafter });
@@ -29,7 +30,7 @@ rejections.forEach(({ messages }: { messages: Message[] }, i: number) =>
 );
 
 /** Milliseconds of a reply, by repetition. */
-async function time(messages: Message[], thinking: boolean, speculative: boolean) {
+async function time(messages: Message[], thinking: boolean, speculative: boolean | number) {
   const options = { temperature: 0, maxTokens: values.tokens ?? 64, thinking, speculative };
   const times: number[] = [];
   let reply = await model.chat(messages, options);
@@ -45,7 +46,7 @@ console.log("prompt            tokens  forwards  tokens/forward  drafts right   
 let tokens = 0, forwards = 0, plainTime = 0, draftedTime = 0;
 for (const [name, messages, thinking] of cases) {
   const plain = await time(messages, thinking, false);
-  const drafted = await time(messages, thinking, true);
+  const drafted = await time(messages, thinking, values.drafts ?? true);
   if (plain.reply.text !== drafted.reply.text) throw new Error(`${name}: the texts differ`);
   const { speculation, usage: { completionTokens } } = drafted.reply;
   const { drafted: made, accepted, forwards: own } = speculation!;

@@ -41,7 +41,9 @@ export async function knownRequests(model: Model, count: number, random: Random)
       ignoreEos: true,
       ...(i % 7 === 0 ? { repetitionPenalty: 1.2 } : {}),
     };
-    known.push({ ids, options, expected: await generated(model, ids, options) });
+    const expected = await generated(model, ids, { ...options, speculative: false });
+    if (i % 3 === 0) options.speculative = 1 + random.integer(8); // whether it pays or not
+    known.push({ ids, options, expected });
   }
   return known;
 }

@@ -67,7 +67,7 @@ for (const { name, folder, options, prefixes } of CASES) {
     ignore: folder === null,
   }, async () => {
     const random = new Random(11);
-    const { drafter: _, ...plain } = options as typeof options & { drafter?: string };
+    const { drafter, ...plain } = options as typeof options & { drafter?: string };
     await using alone = await loadWith(folder!, plain, { keptPrefixes: 0 });
     const requests = prompts(random, 14).map((ids, i) => ({
       ids,
@@ -86,7 +86,8 @@ for (const { name, folder, options, prefixes } of CASES) {
       const found = new Array<number[]>(requests.length);
       await Promise.all(order.map(async (i) => {
         for (let turns = below(random, 6); turns > 0; turns--) await wait(random);
-        found[i] = await generated(model, requests[i].ids, requests[i].options);
+        const drafts = drafter ? { speculative: i % 4 === 0 ? true : 1 + i % 8 } : {};
+        found[i] = await generated(model, requests[i].ids, { ...requests[i].options, ...drafts });
       }));
       assertEquals(found, expected, `chunks of ${chunkRows}`);
       assert(counts.mixed > 0, "prompts and decode rows shared forwards");

@@ -79,7 +79,8 @@ Deno.test("R62: text with a drafter equals text without, for 1, 2 and 4 sequence
     const expected = [];
     for (const ids of prompts) expected.push(await generated(plain, ids, options));
     for (const count of [1, 2, 4]) {
-      const found = await Promise.all(prompts.slice(0, count).map((ids) => generated(model, ids, options)));
+      const drafted = { ...options, speculative: 4 };
+      const found = await Promise.all(prompts.slice(0, count).map((ids) => generated(model, ids, drafted)));
       assertEquals(found, expected.slice(0, count));
     }
   }
@@ -109,10 +110,11 @@ Deno.test("log-probabilities do not change with drafts", async () => {
   await using model = await load("tiny", WITH_DRAFTER);
   const { messages } = CASES[0];
   const options = { temperature: 0, logprobs: 2, maxTokens: 20 };
-  const drafted = await model.chat(messages, options);
+  const drafted = await model.chat(messages, { ...options, speculative: 4 });
   const plain = await model.chat(messages, { ...options, speculative: false });
   assertEquals(drafted.logprobs, plain.logprobs);
   assertEquals([plain.speculation, drafted.speculation?.drafter], [undefined, "network"]);
+  assert(drafted.speculation!.accepted > 0);
 });
 
 Deno.test("the third token of many seeds is distributed as the model's own probabilities say", async () => {
@@ -212,12 +214,16 @@ Deno.test("after rejections the cache is as long as the committed tokens, and dr
 Deno.test("a reply that is left in the middle of accepted drafts goes on as if they had not been computed", async () => {
   await using model = await loadWith(TINY, WITH_DRAFTER, { keptPrefixes: 0 });
   const options = { temperature: 0, ignoreEos: true } as const;
-  const expected = await generated(model, CASES[1].input_ids, { ...options, maxTokens: 24 });
+  const expected = await generated(model, CASES[1].input_ids, {
+    ...options,
+    maxTokens: 24,
+    speculative: false,
+  });
   for (const stopAt of [1, 2, 3, 5, 6, 9]) {
     using session = model.session();
     await session.append(CASES[1].input_ids);
     const found: number[] = [];
-    for await (const id of session.generate({ ...options, maxTokens: 20 })) {
+    for await (const id of session.generate({ ...options, maxTokens: 20, speculative: 4 })) {
       found.push(id);
       if (found.length === stopAt) break;
     }
@@ -231,15 +237,15 @@ Deno.test("without a drafter the text's own repetitions are looked up, and chang
   const ids = [2, ...Array.from({ length: 120 }, (_, i) => 300 + i % 12)];
   for (const options of [{ temperature: 0 }, { temperature: 1, seed: 5 }]) {
     const all = { ...options, maxTokens: 40, ignoreEos: true };
-    assertEquals(
-      await generated(model, ids, { ...all, speculative: true }),
-      await generated(model, ids, all),
-    );
+    const expected = await generated(model, ids, all);
+    for (const speculative of [true, 5]) {
+      assertEquals(await generated(model, ids, { ...all, speculative }), expected);
+    }
   }
   const reply = await model.complete("one two", {
     temperature: 0,
     maxTokens: 24,
-    speculative: true,
+    speculative: 4,
     logitBias: { 300: 1e6 }, // the same token again and again
   });
   assertEquals(reply.speculation?.drafter, "lookup");

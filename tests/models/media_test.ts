@@ -168,7 +168,7 @@ Deno.test("with a drafter, and with drafts looked up, replies about pictures and
   for (const name of ["image_two", "audio_digits", "mixed"]) {
     const golden = await readCase(name);
     const looked = await plain.chat(golden.messages, { temperature: 0, speculative: true });
-    const reply = await drafted.chat(golden.messages, { temperature: 0 });
+    const reply = await drafted.chat(golden.messages, { temperature: 0, speculative: 4 });
     assertEquals([looked.text, reply.text], [golden.output_text_clean, golden.output_text_clean]);
     assert(reply.speculation!.drafted > 0);
   }
