@@ -193,6 +193,38 @@ Deno.test("a picture of too many pixels is refused by its header alone, in every
   }
 });
 
+/** A grey progressive JPEG of one colour, whose first scan is followed by so many that change nothing. */
+function progressive(width: number, height: number, scans: number): Uint8Array {
+  const bytes: number[] = [0xff, 0xd8];
+  const segment = (marker: number, ...content: number[]) =>
+    bytes.push(0xff, marker, content.length + 2 >> 8, content.length + 2 & 255, ...content);
+  const codes = (kind: number, value: number) => segment(0xc4, kind, 1, ...Array(15).fill(0), value);
+  segment(0xdb, 0, ...Array(64).fill(1));
+  segment(0xc2, 8, height >> 8, height & 255, width >> 8, width & 255, 1, 1, 0x11, 0);
+  codes(0x00, 0); // "0": the level of the block before
+  codes(0x10, 0xe0); // "0" and 14 bits: a run of blocks without detail
+  const blocks = Math.ceil(width / 8) * Math.ceil(height / 8);
+  segment(0xda, 1, 1, 0, 0, 0, 0);
+  for (let i = 0; i < blocks; i += 8) bytes.push(0);
+  for (let scan = 0; scan < scans; scan++) {
+    segment(0xda, 1, 1, 0, 1 + scan % 63, 1 + scan % 63, 0);
+    for (let left = blocks; left > 0; left -= 32_767) bytes.push(0x7f, 0xff, 0); // 15 ones and the stuffed zero
+  }
+  bytes.push(0xff, 0xd9);
+  return Uint8Array.from(bytes);
+}
+
+Deno.test("a JPEG of thousands of scans over many pixels is refused by their number, one of few is read", async () => {
+  const few = await readPicture(progressive(64, 48, 70));
+  assertEquals([few.width, few.height, new Set(few.pixels)], [64, 48, new Set([128])]);
+  const many = progressive(4000, 3000, 400);
+  const began = performance.now();
+  const error = await assertRejects(() => readPicture(many), MediaError);
+  assertEquals(error.code, "media_too_large");
+  assertMatch(error.message, /12000000 pixels 401 times; 2000000000 pixels/);
+  assert(performance.now() - began < 1000);
+});
+
 Deno.test("a picture cut at any byte is refused, or whole where only what follows its pixels is missing", async () => {
   const names = [
     "smooth.png",

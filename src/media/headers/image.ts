@@ -19,6 +19,9 @@ export interface ImageHeader {
   animated?: boolean;
 }
 
+/** Pixels of all scans of a progressive JPEG together: of ten scans, which are usual, more than a picture may have. */
+const MOST_SCANNED_PIXELS = 2e9;
+
 /** Reads a header. Throws `MediaError` with code `media_damaged` or `unsupported_media`. */
 export function imageHeader(format: ImageFormat, bytes: Uint8Array): ImageHeader {
   try {
@@ -86,10 +89,30 @@ function jpegHeader(data: Bytes): ImageHeader {
           `The JPEG picture is lossless, hierarchical or has ${precision} bits a sample. Save it as an ordinary JPEG or as PNG.`,
         );
       }
-      return { width: data.u16(at + 5), height: data.u16(at + 3), orientation, components };
+      const [width, height] = [data.u16(at + 5), data.u16(at + 3)];
+      if (marker === 0xc2 || marker === 0xca) checkScans(scansFrom(data, at + length), width * height);
+      return { width, height, orientation, components };
     }
     at += length;
   }
+}
+
+/** Scans of a progressive JPEG: markers cannot stand in what they hold. */
+function scansFrom({ bytes }: Bytes, from: number): number {
+  let scans = 0;
+  for (let at = bytes.indexOf(0xff, from); at >= 0; at = bytes.indexOf(0xff, at + 1)) {
+    if (bytes[at + 1] === 0xda) scans++;
+  }
+  return scans;
+}
+
+/** Each scan goes over the whole picture, and takes few bytes. */
+function checkScans(scans: number, pixels: number): void {
+  if (scans * pixels <= MOST_SCANNED_PIXELS) return;
+  throw new MediaError(
+    "media_too_large",
+    `The JPEG picture goes over its ${pixels} pixels ${scans} times; ${MOST_SCANNED_PIXELS} pixels in all are allowed. Save it again.`,
+  );
 }
 
 function webpHeader(data: Bytes): ImageHeader {
