@@ -27,10 +27,11 @@ export function saveSpans(spans: readonly SpanAt[]): unknown {
   });
 }
 
-/** Spans from JSON; undefined where it does not fit the model or itself. */
+/** Spans from JSON; undefined where it does not fit the ids, the model or itself. */
 export async function readSpans(
   saved: unknown,
-  { vision, audio }: Pick<ModelConfig, "vision" | "audio">,
+  ids: readonly number[],
+  { vision, audio, tokens }: Pick<ModelConfig, "vision" | "audio" | "tokens">,
 ): Promise<SpanAt[] | undefined> {
   if (!Array.isArray(saved)) return undefined;
   const spans: SpanAt[] = [];
@@ -40,6 +41,8 @@ export async function readSpans(
     try {
       const span = await readSpan(entry, { vision, audio });
       if (span === undefined) return undefined;
+      const places = ids.slice(start, start + span.tokens);
+      if (places.length !== span.tokens || places.some((id) => id !== tokens[span.kind])) return undefined;
       spans.push({ start, span });
     } catch (error) {
       if (error instanceof SyntaxError || error instanceof RangeError || error instanceof TypeError) return;
@@ -59,6 +62,7 @@ async function readSpan(
     if (audio === null) return undefined;
     if ("frames" in saved) {
       const samples = floats(saved.samples);
+      if (!samples.every(Number.isFinite)) return undefined;
       if (audio.kind !== "frames" || saved.frames !== tokens || samples.length !== tokens * audio.frameSize) {
         return;
       }
@@ -66,7 +70,8 @@ async function readSpan(
       return { kind, tokens, input: { samples, frames: tokens }, key };
     }
     const logMel = floats(saved.logMel), valid = Uint8Array.fromBase64(saved.valid);
-    const heard = valid.reduce((sum, v) => sum + (v === 1 ? 1 : 0), 0);
+    if (!logMel.every(Number.isFinite) || valid.some((v) => v > 1)) return undefined;
+    const heard = valid.reduce((sum, v) => sum + v, 0);
     if (audio.kind !== "tower" || logMel.length !== valid.length * 128) return undefined;
     if (Math.ceil(Math.ceil(heard / 2) / 2) !== tokens) return undefined;
     return { kind, tokens, input: { logMel, valid }, key: await keyOf("audio", logMel, [tokens]) };

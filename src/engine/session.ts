@@ -131,13 +131,10 @@ export class TimelineSession implements Session {
       let placed: Pick<Timeline, "keys" | "media">;
       let conversation: Conversation | undefined;
       try {
-        spans = await readSpans(state.media ?? [], this.#model.config);
+        spans = await readSpans(state.media ?? [], state.ids, this.#model.config);
         if (spans === undefined) throw damaged(path, "its media do not fit the model");
         placed = this.#placed(state.ids, spans);
-        conversation = withMedia(state.conversation, spans);
-        const own = conversation?.media.reduce((sum, medium) => sum + medium.spans.length, 0) ?? 0;
-        const stored = conversation ? spans.filter(({ start }) => start >= conversation!.base).length : 0;
-        if (own !== stored) throw damaged(path, "its messages and their media do not agree");
+        conversation = withMedia(state.conversation, spans, path);
       } catch (error) {
         sequence.dispose();
         throw error;
@@ -304,13 +301,16 @@ function withoutMedia(message: Message): Message {
   return { ...message, content };
 }
 
-/** A saved conversation with the spans of its timeline, the last of which are its own. */
-function withMedia(saved: unknown, spans: readonly SpanAt[]): Conversation | undefined {
+/** A saved conversation with the spans of its timeline, the last of which are its own. Throws `SessionError`. */
+function withMedia(saved: unknown, spans: readonly SpanAt[], path: string): Conversation | undefined {
   if (saved === null || saved === undefined) return undefined;
   const { media: counts = [], ...rest } = saved as Omit<Conversation, "media"> & {
     media?: { kind: PreparedMedia["kind"]; spans: number }[];
   };
   const own = spans.filter(({ start }) => start >= rest.base);
+  if (counts.reduce((sum, medium) => sum + medium.spans, 0) !== own.length) {
+    throw damaged(path, "its messages and their media do not agree");
+  }
   let next = 0;
   const media = counts.map(({ kind, spans: count }) => ({
     kind,

@@ -48,7 +48,7 @@ export async function writeSession(
     groups: sequence.tables.map(({ first, pages }) => ({ first, pages: pages.length })),
     ...state,
   };
-  const json = new TextEncoder().encode(JSON.stringify(header));
+  const json = encodeHeader(header, path);
   const length = new Uint8Array(4);
   new DataView(length.buffer).setUint32(0, json.length, true);
   const temporary = `${path}.${crypto.randomUUID()}.part`;
@@ -78,6 +78,20 @@ export async function writeSession(
     const reason = error instanceof Error ? error.message : String(error);
     throw new SessionError("session_unwritable", `${path} cannot be written: ${reason}.`, { cause: error });
   }
+}
+
+/** The header as JSON. Throws `SessionError` where it is larger than one that is read back. */
+function encodeHeader(header: Header, path: string): Uint8Array<ArrayBuffer> {
+  try {
+    const json = new TextEncoder().encode(JSON.stringify(header));
+    if (json.length <= MAX_HEADER_BYTES) return json;
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error; // longer than any text may be
+  }
+  throw new SessionError(
+    "session_too_large",
+    `The pictures and sounds of the session take more than the ${MAX_HEADER_BYTES} bytes that ${path} may hold of them. Save it with fewer.`,
+  );
 }
 
 /** Reads a session into a new sequence, which the caller owns. Rejects with `SessionError`, `ContextFull` or `MemoryLimit`. */

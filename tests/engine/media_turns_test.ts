@@ -1,6 +1,6 @@
 /** Later turns with media: what the cache holds needs no tower, and calls at the same time do not touch each other. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { type ContentPart, Disposed, type Message } from "../../mod.ts";
+import { type ContentPart, Disposed, MarkbaseError, type Message } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
 import { draw, random, randomScene } from "../../examples/media/draw.ts";
@@ -118,6 +118,68 @@ Deno.test("a video with sound in a session is saved and restored with its frames
   await Deno.remove(path);
 });
 
+/** A saved session with another header, its checksum made anew. */
+async function forged(path: string, change: (header: Record<string, unknown>) => void): Promise<void> {
+  const bytes = await Deno.readFile(path);
+  const length = new DataView(bytes.buffer).getUint32(8, true);
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(12, 12 + length)));
+  change(header);
+  const json = new TextEncoder().encode(JSON.stringify(header));
+  const body = new Uint8Array(12 + json.length + bytes.length - 12 - length - 32);
+  body.set(bytes.subarray(0, 8));
+  new DataView(body.buffer).setUint32(8, json.length, true);
+  body.set(json, 12);
+  body.set(bytes.subarray(12 + length, -32), 12 + json.length);
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", body));
+  await Deno.writeFile(path, new Uint8Array([...body, ...digest]));
+}
+
+Deno.test("media of a saved session that do not fit the model or themselves are refused, and the session stays", async () => {
+  const { model, runs } = await counted();
+  await using _ = model;
+  const path = await Deno.makeTempFile();
+  using session = model.session();
+  await session.append([
+    user(image("scene"), audio("digits"), text("Describe the image and transcribe the audio.")),
+  ]);
+  type Saved = Record<string, unknown>[];
+  const base64 = (values: Float32Array) => new Uint8Array(values.buffer).toBase64();
+  const frames = 113;
+  const wrong: ((media: Saved) => void)[] = [
+    (media) => media[0].tokens = 63,
+    (media) => media[0].columns = 23,
+    (media) => media[0].pixels = "AAAA",
+    (media) => media[0].pixels = "no base64 !",
+    (media) => media[0].kind = "smell",
+    (media) => media[0].start = -1,
+    (media) => media[0].start = 1e9,
+    (media) => media[1].start = 1, // inside the picture
+    (media) => media[1].logMel = base64(new Float32Array(frames * 128).fill(NaN)),
+    (media) => media[1].logMel = base64(new Float32Array(3)),
+    (media) => media[1].valid = new Uint8Array(frames).fill(2).toBase64(),
+    (media) => media[1].tokens = 29,
+    (media) => media.pop(),
+  ];
+  const ids = session.ids;
+  for (const [i, change] of wrong.entries()) {
+    await session.save(path);
+    await forged(path, ({ media }) => change(media as Saved));
+    const error = await session.restore(path).then(() => undefined, (error) => error);
+    assert(error instanceof MarkbaseError, `change ${i}: ${error}`);
+    assertEquals(session.ids, ids);
+  }
+  await session.save(path);
+  await forged(path, () => {});
+  await session.restore(path);
+  const said = await Array.fromAsync(session.generate(GREEDY));
+  assertEquals(
+    model.tokenizer.decode(said, { skipSpecial: true }),
+    "Image: a red circle above two blue squares. Audio: three seven one.",
+  );
+  assertEquals(runs, { image: 1, audio: 1 });
+  await Deno.remove(path);
+});
+
 Deno.test("a picture, a sound and a video in one message come in their order, and give the same alone and beside others", async () => {
   const { model } = await counted();
   await using _ = model;
@@ -181,6 +243,27 @@ Deno.test("a call that is cancelled inside a tower ends soon, and calls beside a
   assert(entered > 0);
   assertEquals((await beside).text, "A red circle above two blue squares.");
   assertEquals(maxDifference(await model.embedImage(large, { imageTokens: 560 }), whole), 0);
+});
+
+Deno.test("a session whose tower was cancelled, or failed, is as it was and goes on", async () => {
+  const { model, runs } = await counted();
+  await using _ = model;
+  const { towers } = model.engine;
+  using session = model.session();
+  await session.append([user(image("scene"), text("Describe the image."))]);
+  const { ids } = session;
+  const see = towers.embedImage;
+  const stop = new AbortController();
+  towers.embedImage = (...args) => (stop.abort(new Error("not now")), see(...args));
+  const stopped = () => Array.fromAsync(session.generate({ ...GREEDY, signal: stop.signal }));
+  await assertRejects(stopped, Error, "not now");
+  towers.embedImage = () => Promise.reject(new MarkbaseError("device_failed", "The device failed."));
+  await assertRejects(() => Array.fromAsync(session.generate(GREEDY)), MarkbaseError, "The device failed.");
+  towers.embedImage = see;
+  assertEquals(session.ids, ids);
+  const said = await Array.fromAsync(session.generate(GREEDY));
+  assertEquals(model.tokenizer.decode(said, { skipSpecial: true }), "A red circle above two blue squares.");
+  assertEquals(runs.image, 2);
 });
 
 Deno.test("many calls with media at once, one of them cancelled and one wrong, give what each gives alone", async () => {
