@@ -76,6 +76,17 @@ static inline void tile_mma(
   simdgroup_multiply_accumulate(acc[0], a[0], b, acc[0]);
   simdgroup_multiply_accumulate(acc[1], a[1], b, acc[1]);
 }
+
+// acc[i] += a[i] · b[0] + a[2 + i] · b[1]: one m16n8k16.
+template <typename T>
+static inline void tile_mma_pair(
+    thread simdgroup_matrix<float, 8, 8>* acc,
+    const thread simdgroup_matrix<T, 8, 8>* a,
+    const thread simdgroup_matrix<T, 8, 8>* b)
+{
+  tile_mma(acc, a, b[0]);
+  tile_mma(acc, a + 2, b[1]);
+}
 #endif
 
 // A kernel calls this before it reads what other dispatches write, where it asks for weights before; all others need not. On an Apple

@@ -222,7 +222,9 @@ template <uint32_t W, uint32_t S, typename T>
     const uint pair = pair_of[eight / (tile_columns<T>() / 8)];
     rows.at[i] = u + ulong(pair / p.expert.shared_by) * p.matmul.columns + eight % (tile_columns<T>() / 8) * 8;
   }
-  multiply_tile<W, S, T, M, N>(weights, rows, p.matmul.tile, memory, tid, simdgroup);
+  simdgroup_matrix<float, 8, 8> products[tile_matrices<M, N>()];
+  multiply_tile<W, S, T, M, N>(weights, rows, p.matmul.tile, memory, tid, simdgroup, products);
+  store_products<M, N>(products, 0, memory, simdgroup);
 
   if (out_n >= p.matmul.n0) {
     return;

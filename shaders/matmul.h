@@ -52,26 +52,33 @@ template <uint32_t W, uint32_t S, typename T, uint M, uint N>
     const uint row = min(first_row + at / (tile_columns<T>() / 8), p.rows - 1);
     rows.at[i] = u + ulong(row) * p.columns + at % (tile_columns<T>() / 8) * 8;
   }
-  multiply_tile<W, S, T, M, N>(weights, rows, p.tile, memory, tid, simdgroup);
+  simdgroup_matrix<float, 8, 8> products[tile_matrices<M, N>()];
+  multiply_tile<W, S, T, M, N>(weights, rows, p.tile, memory, tid, simdgroup, products);
 
   const uint output = tid % outputs;
   const uint out_n = first_n + output;
-  if (out_n >= of_matrix(tile_matrix, p.n0, p.n1, p.n2)) {
-    return;
-  }
-  const OutputPlace place = output_place(p.epilogue, bias0, bias1, bias2, tile_matrix, out_n);
-  const float up_bias = geglu ? output_place(p.epilogue, bias0, bias1, bias2, 1, out_n).bias : 0.0f;
-  for (uint row = tid / outputs; row < M && first_row + row < p.rows; row += kMatmulThreads / outputs) {
-    const float factor = row_scale[first_row + row];
-    const float v = fma(out[row * out_stride(N) + output], factor, place.bias);
-    const float up = geglu ? fma(out[row * out_stride(N) + output + N / 2], factor, up_bias) : 0.0f;
-    store_output(v, up, p.epilogue, other, y, first_row + row, out_n, place.column);
+  const bool present = out_n < of_matrix(tile_matrix, p.n0, p.n1, p.n2);
+  const uint place_n = present ? out_n : 0;
+  const OutputPlace place = output_place(p.epilogue, bias0, bias1, bias2, tile_matrix, place_n);
+  const float up_bias = geglu ? output_place(p.epilogue, bias0, bias1, bias2, 1, place_n).bias : 0.0f;
+  #pragma clang loop unroll(disable)
+  for (uint part = 0; part < M / stored_rows<M>(); part++) {
+    store_products<M, N>(products, part, memory, simdgroup);
+    const uint first = first_row + part * stored_rows<M>();
+    const uint rows_here = present ? min(p.rows - min(first, p.rows), stored_rows<M>()) : 0;
+    for (uint row = tid / outputs; row < rows_here; row += kMatmulThreads / outputs) {
+      const float factor = row_scale[first + row];
+      const float v = fma(out[row * out_stride(N) + output], factor, place.bias);
+      const float up = geglu ? fma(out[row * out_stride(N) + output + N / 2], factor, up_bias) : 0.0f;
+      store_output(v, up, p.epilogue, other, y, first + row, out_n, place.column);
+    }
   }
 }
 
 #define INSTANTIATE_MATMUL(name, W, S) \
   INSTANTIATE(matmul_##name##_f16_m16, matmul<W, S, half, 16, 32>) \
   INSTANTIATE(matmul_##name##_f16_m64, matmul<W, S, half, 64, 64>) \
+  INSTANTIATE(matmul_##name##_f16_m128, matmul<W, S, half, 128, 64>) \
   INSTANTIATE(matmul_##name##_f32_m16, matmul<W, S, float, 16, 64>) \
   INSTANTIATE(matmul_##name##_f32_m64, matmul<W, S, float, 64, 64>)
 

@@ -29,18 +29,35 @@ static constexpr uint eights_each() { return (M * tile_columns<T>() / 8 + kMatmu
 template <typename T>
 static constexpr uint eight_words() { return sizeof(T) / 2; }
 
-// Floats of threadgroup memory: the two operand tiles; after the last step the products.
+// Rows of products that threadgroup memory holds at once.
+template <uint M>
+static constexpr uint stored_rows() { return M < 64 ? M : 64; }
+
+// Floats of threadgroup memory: the two operand tiles; after the last step products.
 template <typename T, uint M, uint N>
 static constexpr uint tile_floats() {
-  return (M + N) * tile_stride<T>() * sizeof(T) / 4 > M * out_stride(N) ? (M + N) * tile_stride<T>() * sizeof(T) / 4
-                                                                          : M * out_stride(N);
+  return (M + N) * tile_stride<T>() * sizeof(T) / 4 > stored_rows<M>() * out_stride(N)
+             ? (M + N) * tile_stride<T>() * sizeof(T) / 4
+             : stored_rows<M>() * out_stride(N);
 }
 
-// Steps whose operands are under way at once. Large tiles have several threadgroups to a core instead.
+// Steps whose operands are under way at once: as many as registers have room for, one of a tile that fills a core by itself.
 template <uint32_t W, typename T, uint M, uint N>
 static constexpr uint steps_ahead() {
-  return M > 16 ? 1 : column_words<W, columns_each<T, N>()>() <= 4 ? 4 : column_words<W, columns_each<T, N>()>() <= 8 ? 2 : 1;
+  return M > 64 || column_words<W, columns_each<T, N>()>() > 8 || sizeof(T) * M > 128 ? 1
+         : M > 16 || column_words<W, columns_each<T, N>()>() > 4                     ? 2
+                                                                                     : 3;
 }
+
+// Simdgroups along M, and 16×8 products of one along M and along N.
+template <uint M>
+static constexpr uint m_groups() { return M >= 32 ? 2 : 1; }
+template <uint M>
+static constexpr uint m_steps() { return M / m_groups<M>() / 16; }
+template <uint M, uint N>
+static constexpr uint n_steps() { return N / (4 / m_groups<M>()) / 8; }
+template <uint M, uint N>
+static constexpr uint tile_matrices() { return 2 * m_steps<M>() * n_steps<M, N>(); }
 
 // Where a thread's part of u begins: eight i lies in row (tid + 128 i) / (columns / 8) of the tile.
 template <typename T, uint M>
@@ -137,27 +154,21 @@ static inline void store_part(
   }
 }
 
-// The products of the tile, which `memory` then holds as floats [M, out_stride(N)], for all threads to read. Thread tid brings
-// matrix row tid / (128 / N) of the tile.
+// The products of the tile, of this simdgroup in acc. Thread tid brings matrix row tid / (128 / N) of the tile.
 template <uint32_t W, uint32_t S, typename T, uint M, uint N>
 static inline void multiply_tile(
     thread const TileWeights& weights, thread const TileRows<T, M>& rows, constant TileParams& p, threadgroup float4* memory,
-    uint tid, uint simdgroup)
+    uint tid, uint simdgroup, thread simdgroup_matrix<float, 8, 8>* acc)
 {
   constexpr uint stride = tile_stride<T>();
-  constexpr uint m_groups = M >= 32 ? 2 : 1;        // simdgroups along M
-  constexpr uint m_steps = M / m_groups / 16;       // 16×8 products of a simdgroup along M
-  constexpr uint n_steps = N / (4 / m_groups) / 8;  // and along N
   constexpr uint ahead = steps_ahead<W, T, M, N>();
   threadgroup T* u_tile = (threadgroup T*)memory;
   threadgroup T* w_tile = u_tile + M * stride;
-  threadgroup float* out = (threadgroup float*)memory;
-  const uint simd_m = simdgroup % m_groups * (M / m_groups);
-  const uint simd_n = simdgroup / m_groups * (8 * n_steps);
+  const uint simd_m = simdgroup % m_groups<M>() * (M / m_groups<M>());
+  const uint simd_n = simdgroup / m_groups<M>() * (8 * n_steps<M, N>());
 
-  simdgroup_matrix<float, 8, 8> acc[2 * m_steps * n_steps];
   #pragma clang loop unroll(full)
-  for (uint i = 0; i < 2 * m_steps * n_steps; i++) {
+  for (uint i = 0; i < tile_matrices<M, N>(); i++) {
     acc[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   }
   TilePart<W, T, M, N> parts[ahead];
@@ -177,34 +188,50 @@ static inline void multiply_tile(
           load_part<W, S, T, M, N>(weights, rows, p, step + ahead, tid, parts[d]);
         }
         #pragma clang loop unroll(full)
-        for (uint k = 0; k < tile_columns<T>(); k += 8) {
-          simdgroup_matrix<T, 8, 8> a[2 * m_steps];
+        for (uint k = 0; k < tile_columns<T>(); k += 16) {
+          simdgroup_matrix<T, 8, 8> a[4 * m_steps<M>()];
           #pragma clang loop unroll(full)
-          for (uint i = 0; i < 2 * m_steps; i++) {
-            simdgroup_load(a[i], u_tile + (simd_m + 8 * i) * stride + k, stride);
+          for (uint i = 0; i < 4 * m_steps<M>(); i++) {
+            threadgroup const T* at = u_tile + (simd_m + i / 4 * 16 + i % 2 * 8) * stride + k + i / 2 % 2 * 8;
+            simdgroup_load(a[i], at, stride);
           }
           #pragma clang loop unroll(full)
-          for (uint j = 0; j < n_steps; j++) {
-            simdgroup_matrix<T, 8, 8> b;
-            simdgroup_load(b, w_tile + (simd_n + 8 * j) * stride + k, stride, ulong2(0, 0), true);
+          for (uint j = 0; j < n_steps<M, N>(); j++) {
+            threadgroup const T* at = w_tile + (simd_n + 8 * j) * stride + k;
+            simdgroup_matrix<T, 8, 8> b[2];
+            simdgroup_load(b[0], at, stride, ulong2(0, 0), true);
+            simdgroup_load(b[1], at + 8, stride, ulong2(0, 0), true);
             #pragma clang loop unroll(full)
-            for (uint i = 0; i < m_steps; i++) {
-              tile_mma(acc + 2 * (i * n_steps + j), a + 2 * i, b);
+            for (uint i = 0; i < m_steps<M>(); i++) {
+              tile_mma_pair(acc + 2 * (i * n_steps<M, N>() + j), a + 4 * i, b);
             }
           }
         }
       }
     }
   }
+}
 
+// Rows [64 part, 64 part + 64) of the tile's products, or as many as there are, into `memory` as floats [rows, out_stride(N)] for
+// all threads to read. All threads call this, once they have read what it held.
+template <uint M, uint N>
+static inline void store_products(
+    const thread simdgroup_matrix<float, 8, 8>* acc, uint part, threadgroup float4* memory, uint simdgroup)
+{
+  threadgroup float* out = (threadgroup float*)memory;
+  const uint m_group = simdgroup % m_groups<M>();
+  const uint simd_m = M > 64 ? 0 : m_group * (M / m_groups<M>());
+  const uint simd_n = simdgroup / m_groups<M>() * (8 * n_steps<M, N>());
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  #pragma clang loop unroll(full)
-  for (uint i = 0; i < m_steps; i++) {
+  if (M <= 64 || m_group == part) {
     #pragma clang loop unroll(full)
-    for (uint j = 0; j < n_steps; j++) {
-      threadgroup float* to = out + (simd_m + 16 * i) * out_stride(N) + simd_n + 8 * j;
-      simdgroup_store(acc[2 * (i * n_steps + j)], to, out_stride(N));
-      simdgroup_store(acc[2 * (i * n_steps + j) + 1], to + 8 * out_stride(N), out_stride(N));
+    for (uint i = 0; i < m_steps<M>(); i++) {
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < n_steps<M, N>(); j++) {
+        threadgroup float* to = out + (simd_m + 16 * i) * out_stride(N) + simd_n + 8 * j;
+        simdgroup_store(acc[2 * (i * n_steps<M, N>() + j)], to, out_stride(N));
+        simdgroup_store(acc[2 * (i * n_steps<M, N>() + j) + 1], to + 8 * out_stride(N), out_stride(N));
+      }
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);

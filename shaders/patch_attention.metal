@@ -118,7 +118,7 @@ template <typename T, uint D>
   device const T* values = heads + ulong(p.heads + p.kv_heads + kv_head) * p.rows * D;
 
   // Q through the tile, 32 rows at a time.
-  simdgroup_matrix<T, 8, 8> q[D / 8][2];
+  simdgroup_matrix<T, 8, 8> q[D / 4];  // of 8 columns after 8, the upper 8 rows and the lower
   for (uint half_of = 0; half_of < 2; half_of++) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     load_tile<T, D>(queries, group.x * 4 * kQueryRows + half_of * kKeys, p.rows, tid, tile);
@@ -127,8 +127,8 @@ template <typename T, uint D>
       #pragma clang loop unroll(full)
       for (uint n = 0; n < D / 8; n++) {
         threadgroup const T* at = tile + simdgroup % 2 * kQueryRows * TILE_STRIDE(T, D) + 8 * n;
-        simdgroup_load(q[n][0], at, TILE_STRIDE(T, D));
-        simdgroup_load(q[n][1], at + 8 * TILE_STRIDE(T, D), TILE_STRIDE(T, D));
+        simdgroup_load(q[2 * n], at, TILE_STRIDE(T, D));
+        simdgroup_load(q[2 * n + 1], at + 8 * TILE_STRIDE(T, D), TILE_STRIDE(T, D));
       }
     }
   }
@@ -153,10 +153,12 @@ template <typename T, uint D>
       scores[0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
       scores[1] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
       #pragma clang loop unroll(full)
-      for (uint n = 0; n < D / 8; n++) {
-        simdgroup_matrix<T, 8, 8> key;
-        simdgroup_load(key, tile + slot * TILE_STRIDE(T, D) + 8 * n, TILE_STRIDE(T, D), ulong2(0, 0), true);
-        tile_mma(scores, q[n], key);
+      for (uint n = 0; n < D / 8; n += 2) {
+        threadgroup const T* at = tile + slot * TILE_STRIDE(T, D) + 8 * n;
+        simdgroup_matrix<T, 8, 8> key[2];
+        simdgroup_load(key[0], at, TILE_STRIDE(T, D), ulong2(0, 0), true);
+        simdgroup_load(key[1], at + 8, TILE_STRIDE(T, D), ulong2(0, 0), true);
+        tile_mma_pair(scores, q + 2 * n, key);
       }
       simdgroup_store(scores[0], region + slot, kScoreStride);
       simdgroup_store(scores[1], region + 8 * kScoreStride + slot, kScoreStride);
@@ -194,11 +196,11 @@ template <typename T, uint D>
     threadgroup_barrier(mem_flags::mem_threadgroup);
     load_tile<T, D>(values, start, p.rows, tid, tile);
 
-    simdgroup_matrix<T, 8, 8> weight[kKeys / 8][2];
+    simdgroup_matrix<T, 8, 8> weight[kKeys / 4];
     #pragma clang loop unroll(full)
     for (uint slot = 0; slot < kKeys / 8; slot++) {
-      simdgroup_load(weight[slot][0], weights + 8 * slot, weight_stride);
-      simdgroup_load(weight[slot][1], weights + 8 * weight_stride + 8 * slot, weight_stride);
+      simdgroup_load(weight[2 * slot], weights + 8 * slot, weight_stride);
+      simdgroup_load(weight[2 * slot + 1], weights + 8 * weight_stride + 8 * slot, weight_stride);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     // The result so far, relative to the new largest scores: through memory, since matrices have no elements.
@@ -218,12 +220,14 @@ template <typename T, uint D>
       }
     }
     #pragma clang loop unroll(full)
-    for (uint slot = 0; slot < kKeys / 8; slot++) {
+    for (uint slot = 0; slot < kKeys / 8; slot += 2) {
       #pragma clang loop unroll(full)
       for (uint n = 0; n < D / 8; n++) {
-        simdgroup_matrix<T, 8, 8> value;
-        simdgroup_load(value, tile + 8 * slot * TILE_STRIDE(T, D) + 8 * n, TILE_STRIDE(T, D));
-        tile_mma(o[n], weight[slot], value);
+        threadgroup const T* at = tile + 8 * slot * TILE_STRIDE(T, D) + 8 * n;
+        simdgroup_matrix<T, 8, 8> value[2];
+        simdgroup_load(value[0], at, TILE_STRIDE(T, D));
+        simdgroup_load(value[1], at + 8 * TILE_STRIDE(T, D), TILE_STRIDE(T, D));
+        tile_mma_pair(o[n], weight + 2 * slot, value);
       }
     }
   }

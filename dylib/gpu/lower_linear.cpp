@@ -17,6 +17,7 @@ namespace {
 constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
 constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
 constexpr uint32_t kStagedStride = 17;      // as in matvec.h
+constexpr uint32_t kLongRow = 1024;         // columns from which a core without work is felt
 constexpr uint32_t kDefaultCores = 128;     // where the device does not tell
 constexpr uint32_t kResidentOfCore = 2;     // threadgroups of the one-row kernel that a core holds at once
 
@@ -331,6 +332,18 @@ class Linear {
     }
   }
 
+  // Rows of u in a tile of products. The largest tiles read threadgroup memory least for a product; smaller ones leave no core without
+  // work. A row's bits are the same in all.
+  uint32_t tile_rows(const Part &part, uint32_t rows) const {
+    if (rows <= 16) return 16;
+    if (e_.exact()) return 64;
+    uint64_t outputs = 0;
+    for (size_t i = 0; i < part.weights.size(); i++) outputs += part.n(i);
+    const uint64_t columns = divide_up(outputs, 64);
+    if (divide_up(rows, 128) * columns >= 4 * cores()) return 128;
+    return k_ < kLongRow || divide_up(rows, 64) * columns >= cores() ? 64 : 16;
+  }
+
   void emit_prefill() {
     const uint32_t first = rows_.decode, count = rows_.prefill();
     const bool exact = e_.exact();
@@ -353,7 +366,7 @@ class Linear {
     for (const Part &part : parts_) {
       const Tensor &w = part.first();
       const WeightLayout layout = weight_layout(w);
-      const uint32_t m = count <= 16 ? 16 : 64;
+      const uint32_t m = tile_rows(part, count);
       const uint32_t tile = m == 16 && !exact ? 32 : 64;  // matrix rows
       const uint32_t n = part.geglu() ? tile / 2 : tile;
       MatmulParams p{};

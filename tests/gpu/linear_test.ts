@@ -83,6 +83,24 @@ Deno.test("long rows, staged part by part, and many row groups agree with the or
   }
 });
 
+Deno.test("rows of a prompt are the same in tiles of 16, 64 and 128 rows, and agree with the oracle", async () => {
+  using device = await openMetal(library.path);
+  const rows = 131;
+  for (const format of [affine4, bf16]) {
+    const d: LinearDescription = { rows, k: 192, n: [16_400], format, decodeRows: 0, preNorm: true };
+    const build = (exact: boolean) => linearProblem(d, SEED, exact);
+    const name = JSON.stringify(format);
+    const row = await runCase(device, prepare({ op: "linear", name, tolerance: PRODUCT, build }), false);
+    assert(row.pass, `${name}: error ${row.error}; ${row.reason}`);
+    const all = Array.from({ length: rows }, (_, r) => r);
+    const together = await rowsOf(device, linearProblem({ ...d, pick: all }, SEED, false), false);
+    for (const pick of [all.slice(-60), [0, 63, 64, 127, 128, 130]]) {
+      const found = await rowsOf(device, linearProblem({ ...d, pick }, SEED, false), false);
+      pick.forEach((row, at) => assert(equal(found[at], together[row]), `${name}: row ${row} differs`));
+    }
+  }
+});
+
 /** One format of each width and kind. */
 const WIDTHS = FORMATS.filter((_, i) => i < 3 || (i - 3) % 5 === 0);
 

@@ -95,4 +95,20 @@ template <class T> SM_INLINE void tile_mma(simdgroup_matrix<float, 8, 8>* acc, c
     }
   }
 }
+// acc[i] += a[i] · b[0] + a[2 + i] · b[1]: one m16n8k16.
+template <class T> SM_INLINE void tile_mma_pair(simdgroup_matrix<float, 8, 8>* acc, const simdgroup_matrix<T, 8, 8>* a,
+                                                const simdgroup_matrix<T, 8, 8>* b) {
+  if constexpr (sizeof(T) == 2) {
+    float d[4] = {acc[0].sm_e[0], acc[0].sm_e[1], acc[1].sm_e[0], acc[1].sm_e[1]};
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(sm_pair(a[0], false)), "r"(sm_pair(a[1], false)), "r"(sm_pair(a[2], false)), "r"(sm_pair(a[3], false)),
+          "r"(sm_pair(b[0], true)), "r"(sm_pair(b[1], true)));
+    acc[0].sm_e[0] = d[0]; acc[0].sm_e[1] = d[1]; acc[1].sm_e[0] = d[2]; acc[1].sm_e[1] = d[3];
+  } else {
+    tile_mma(acc, a, b[0]);
+    tile_mma(acc, a + 2, b[1]);
+  }
+}
 }  // namespace metal
