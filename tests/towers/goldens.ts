@@ -1,5 +1,6 @@
 /** Tests of towers, merged prompts and their continuations against the reference, for one device. */
-import { assert, assertEquals } from "@std/assert";
+import { assert, assertEquals, assertRejects } from "@std/assert";
+import { InvalidArgument } from "../../src/errors.ts";
 import type { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
 import type { SoftTokens } from "../../src/media/types.ts";
@@ -39,6 +40,16 @@ export function testGoldens(device: string, load: Load, ways: readonly Internals
         await checkSoftTokens(fixture, model);
       },
     });
+    Deno.test({
+      name:
+        `${row} on ${device}: silence, clicks, loud noise, flat pictures and lines give finite soft tokens`,
+      ignore,
+      async fn() {
+        const { folder } = (await mediaFixture(row))!;
+        await using model = await load(folder, {});
+        await checkExtremes(model);
+      },
+    });
     for (const internals of ways) {
       const how = internals.chunkRows ? ` in chunks of ${internals.chunkRows}` : "";
       const schedule = "fuse" in internals ? ", elementary schedule" : "";
@@ -76,6 +87,52 @@ async function checkSoftTokens(fixture: MediaFixture, model: LoadedModel): Promi
     compared += near(soft, expected(`audio${i}.soft_tokens`), `soft tokens of sound ${i}`);
   }
   assert(compared >= 3);
+}
+
+/** What real files seldom hold, of the least sizes and of the largest values. */
+async function checkExtremes(model: LoadedModel): Promise<void> {
+  const { hiddenSize: H, audio, vision } = model.config;
+  const picture = (width: number, height: number, value: (i: number) => number) => ({
+    data: Uint8Array.from({ length: width * height * 3 }, (_, i) => value(i)),
+    width,
+    height,
+  });
+  const pictures = [
+    picture(50, 40, () => 0),
+    picture(50, 40, () => 255),
+    picture(40, 50, (i) => i % 2 * 255),
+    picture(1, 1, () => 7),
+    picture(1, 10_000, (i) => i % 256),
+    picture(10_000, 1, (i) => i % 256),
+  ];
+  for (const image of pictures) {
+    const what = `${image.width} × ${image.height}`;
+    const patches = 70 * (vision!.kind === "tower" ? vision!.poolingKernelSize : 1); // along a line
+    if (image.data.length === 30_000 && patches > vision!.positionRows) {
+      await assertRejects(
+        () => model.embedImage(image, { imageTokens: 70 }),
+        InvalidArgument,
+        "positions along a side",
+      );
+      continue;
+    }
+    const soft = await model.embedImage(image, { imageTokens: 70 });
+    assert(soft.length > 0 && soft.length % H === 0 && soft.length <= 70 * H, what);
+    assert(soft.every(Number.isFinite) && soft.some((value) => value !== 0), what);
+  }
+  if (audio === null) return;
+  for (const samples of [800, 16_000]) {
+    for (const loud of [0, 1, 1000, 1e30]) {
+      const noise = Float32Array.from({ length: samples }, (_, i) => loud * Math.sin(i * i));
+      const click = new Float32Array(samples);
+      click[samples >> 1] = loud;
+      for (const data of [noise, click]) {
+        const soft = await model.embedAudio({ data, sampleRate: 16_000 });
+        assert(soft.length > 0 && soft.length % H === 0, `${samples} samples of ${loud}`);
+        assert(soft.every(Number.isFinite), `${samples} samples of ${loud}`);
+      }
+    }
+  }
 }
 
 async function checkPrompts(fixture: MediaFixture, model: LoadedModel): Promise<void> {
