@@ -27,6 +27,13 @@ export async function decodePicture(bytes: Uint8Array): Promise<Picture> {
   const format = imageFormat(sniff(bytes));
   const header = imageHeader(format, bytes);
   checkPixels(header.width, header.height, header.components === 4 ? MAX_CMYK_PIXELS : MAX_PIXELS);
+  const { codedPixels = 0 } = header;
+  if (codedPixels > MAX_PIXELS) {
+    throw new MediaError(
+      "media_too_large",
+      `The ${format.toUpperCase()} picture of ${header.width} × ${header.height} is coded with ${codedPixels} pixels; ${MAX_PIXELS} are allowed. Make it smaller.`,
+    );
+  }
   return upright(await decode(format, bytes, header), header.orientation);
 }
 

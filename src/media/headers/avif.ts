@@ -1,5 +1,6 @@
 /** Size and orientation of an AVIF picture from the boxes of its primary item. */
 import { MediaError } from "../../errors.ts";
+import { codedPixels } from "./av1.ts";
 import type { Bytes } from "./bytes.ts";
 import { Truncated } from "./bytes.ts";
 import type { ImageHeader } from "./image.ts";
@@ -31,6 +32,9 @@ export function avifHeader(file: Bytes): ImageHeader {
   }
   // First the turn, then the mirror, each as the orientation that does the same.
   const plain = [1, 8, 3, 6], topToBottom = [4, 5, 2, 7], leftToRight = [2, 7, 4, 5];
+  const iloc = parts.find(({ kind }) => kind === "iloc")?.data;
+  const idat = parts.find(({ kind }) => kind === "idat")?.data;
+  if (iloc !== undefined) header.codedPixels = codedPixels(file, iloc, idat);
   header.orientation = (mirror === undefined ? plain : mirror === 0 ? topToBottom : leftToRight)[turns];
   return header;
 }

@@ -15,6 +15,8 @@ export interface ImageHeader {
   orientation: number;
   /** Colour components of a JPEG. */
   components?: number;
+  /** Pixels that an AVIF picture is coded with, where it says so. */
+  codedPixels?: number;
   /** Several pictures in a row. */
   animated?: boolean;
 }
