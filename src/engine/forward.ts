@@ -25,7 +25,8 @@ import {
 } from "./placed.ts";
 import { Pace, type PaceOptions } from "./pace.ts";
 import { Results } from "./results.ts";
-import { type DecodeWork, macrotask, Scheduler } from "./scheduler.ts";
+import { macrotask, Scheduler } from "./scheduler.ts";
+import type { DecodeWork } from "./waiting.ts";
 import type { WeightLayout } from "./weights.ts";
 
 /** A plan, compiled. */

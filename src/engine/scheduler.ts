@@ -14,63 +14,16 @@ import type { EmbeddedPrefill, Forward, Part, RowRequest } from "./forward.ts";
 import type { Pace } from "./pace.ts";
 import { splitBlock } from "./placed.ts";
 import type { Results } from "./results.ts";
-import { type DraftRequest, draftTokens } from "./speculative.ts";
-
-/** Decode rows of one sequence: a token that was drawn, and drafts of those after it. */
-export interface DecodeWork {
-  sequence: Sequence;
-  /** of the whole timeline, stored tokens included; the prefix cache keeps its pages */ keys?:
-    readonly TokenKey[];
-  mask: number;
-  signal: AbortSignal | undefined;
-  /** wanted; drafts get fewer where many sequences share the forward */ rows: number;
-  /** asks the drafter network for drafts */ draft?: DraftRequest;
-  /** drafts that are there already, `rows` - 1 */ drafts?: readonly number[];
-  /** tokens, the drawn one first, and what each row asks for */
-  build(drafts: readonly number[]): { tokens: readonly number[]; requests: readonly RowRequest[] };
-  /** looks at the results and says how many of the tokens stay in the sequence */ take(
-    results: Results,
-  ): number;
-}
-
-/** Sizes of a forward. */
-export interface SchedulerLimits {
-  /** decode rows at most */ decodeRows: number;
-  /** output rows of a forward with prompts at most */ outRows: number;
-  /** sequences at most */ sequences: number;
-  /** rows that a block of media may have beyond what the pace allows */ blockRows: number;
-}
-
-/** Something that waits. */
-interface Waiting {
-  signal: AbortSignal | undefined;
-  resolve(): void;
-  reject(reason: unknown): void;
-  /** removes the listener */ release(): void;
-}
-
-interface WaitingDecode extends Waiting {
-  work: DecodeWork;
-  /** of the forward that it is part of */ rows: number;
-}
-
-interface WaitingPrompt extends Waiting {
-  sequence: Sequence;
-  ids: readonly number[];
-  /** tokens that were computed */ start: number;
-  options: EmbeddedPrefill;
-  take: (results: Results) => void;
-}
-
-interface WaitingAlone extends Waiting {
-  run: () => Promise<void>;
-}
-
-/** One sequence's share of a forward. */
-interface Share {
-  waiting: WaitingDecode | WaitingPrompt;
-  part: Part;
-}
+import { draftTokens } from "./speculative.ts";
+import type {
+  DecodeWork,
+  SchedulerLimits,
+  Share,
+  Waiting,
+  WaitingAlone,
+  WaitingDecode,
+  WaitingPrompt,
+} from "./waiting.ts";
 
 /** Turns of the microtask queue after which streams that go on at once have asked for their next row. */
 const PROMPT_TURNS = 64;
