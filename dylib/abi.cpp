@@ -98,7 +98,8 @@ void check_writable(const Buffer &buffer) {
   if (!buffer.writable) fail(MB_INVALID_ARGUMENT, "the buffer is a mapped file and read-only");
 }
 
-// Counts the buffer for as long as anything refers to it, and keeps its device alive.
+// Counts the buffer for as long as anything refers to it, and keeps its device alive. Both end with the last reference; what
+// only remembers the buffer (a weak_ptr of the device itself, say) keeps neither.
 mb_buffer *handle_of(const std::shared_ptr<SharedDevice> &owner, std::shared_ptr<Buffer> buffer,
                      std::atomic<uint64_t> Memory::*kind) {
   auto handle = std::make_unique<mb_buffer>();
@@ -108,11 +109,12 @@ mb_buffer *handle_of(const std::shared_ptr<SharedDevice> &owner, std::shared_ptr
   memory.*kind += buffer->size;
   memory.note_peak();
   Buffer *raw = buffer.get();
-  handle->buffer = std::shared_ptr<Buffer>(raw, [owner, buffer = std::move(buffer), kind](Buffer *) mutable {
-    Memory &counts = owner->device->memory;
+  handle->buffer = std::shared_ptr<Buffer>(raw, [held = owner, buffer = std::move(buffer), kind](Buffer *) mutable {
+    Memory &counts = held->device->memory;
     counts.*kind -= buffer->size;
     counts.buffers--;
     buffer.reset();
+    held.reset();
   });
   return handle.release();
 }

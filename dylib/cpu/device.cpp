@@ -1,22 +1,23 @@
 // The CPU as a device: buffers are host memory or mapped files, passes run on the thread pool.
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "../device.h"
+#include "../file.h"
+#include "../options.h"
 #include "features.h"
 #include "memory.h"
-#include "options.h"
 #include "pass.h"
 #include "pool.h"
 
 namespace mb {
 
 namespace {
+
+constexpr long kMaxThreads = 256;
 
 class CpuBuffer final : public Buffer {
  public:
@@ -44,8 +45,9 @@ class CpuBuffer final : public Buffer {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(const CpuOptions &options)
-      : kernels_(kernels_of_level(options.level)), threads_(options.threads ? options.threads : Pool::core_count()) {}
+  // 0 threads: all cores; an empty level: MARKBASE_CPU or the best of this CPU.
+  CpuDevice(int threads, const std::string &level)
+      : kernels_(kernels_of_level(level)), threads_(threads != 0 ? threads : Pool::core_count()) {}
 
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override {
     if (bytes == 0) fail(MB_INVALID_ARGUMENT, "A buffer needs at least one byte.");
@@ -55,27 +57,12 @@ class CpuDevice final : public Device {
 
   std::shared_ptr<Buffer> map_file(const std::string &path, uint64_t offset, uint64_t bytes) override {
     if (bytes == 0) fail(MB_INVALID_ARGUMENT, "A file mapping needs at least one byte.");
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) fail(MB_IO, "Cannot open %s: %s.", path.c_str(), strerror(errno));
-    struct stat status;
-    if (fstat(file, &status) != 0) {
-      const int reason = errno;
-      close(file);
-      fail(MB_IO, "Cannot read the size of %s: %s.", path.c_str(), strerror(reason));
-    }
-    const uint64_t size = static_cast<uint64_t>(status.st_size);
-    if (!S_ISREG(status.st_mode) || offset > size || bytes > size - offset) {
-      close(file);
-      fail(MB_IO, "Bytes %llu + %llu do not lie in %s, which is a %s of %llu bytes.",
-           static_cast<unsigned long long>(offset), static_cast<unsigned long long>(bytes), path.c_str(),
-           S_ISREG(status.st_mode) ? "file" : "special file", static_cast<unsigned long long>(size));
-    }
+    const File file(path);
+    file.check_range(offset, bytes);
     const uint64_t start = offset & ~static_cast<uint64_t>(sysconf(_SC_PAGESIZE) - 1);
     const uint64_t map_bytes = offset - start + bytes;
-    void *map = mmap(nullptr, map_bytes, PROT_READ, MAP_SHARED, file, static_cast<off_t>(start));
-    const int reason = errno;
-    close(file);
-    if (map == MAP_FAILED) fail(MB_IO, "Cannot map %s: %s.", path.c_str(), strerror(reason));
+    void *map = mmap(nullptr, map_bytes, PROT_READ, MAP_SHARED, file.descriptor(), static_cast<off_t>(start));
+    if (map == MAP_FAILED) fail(MB_IO, "Cannot map %s: %s.", path.c_str(), strerror(errno));
     return std::make_shared<CpuBuffer>(static_cast<uint8_t *>(map) + (offset - start), bytes, false, map, map_bytes);
   }
 
@@ -104,7 +91,12 @@ class CpuDevice final : public Device {
 }  // namespace
 
 std::shared_ptr<Device> open_cpu_device(const std::string &options) {
-  return std::make_shared<CpuDevice>(parse_cpu_options(options));
+  auto settings = read_options(options, "cpu", {"threads", "level"});
+  const std::string threads = settings.count("threads") == 0 ? "0" : settings["threads"];
+  if (settings.count("level") != 0 && settings["level"].empty()) {
+    fail(MB_INVALID_ARGUMENT, "level is empty; leave it out for the best of this CPU.");
+  }
+  return std::make_shared<CpuDevice>(static_cast<int>(whole_number(threads, kMaxThreads, "cpu", "threads")), settings["level"]);
 }
 
 }  // namespace mb

@@ -1,5 +1,6 @@
 // buffer.h: bytes in the GPU's memory.
 #pragma once
+#include "../file.h"
 #include "context.h"
 
 namespace mb::cuda {
@@ -19,12 +20,12 @@ class Pinned {
   const std::shared_ptr<Context> context_;
 };
 
-// A mapped file is copied into the GPU's memory as a whole; its bytes there are what mb_device_memory calls mapped.
+// A mapped file is copied into the GPU's memory as a whole when a kernel first reads it there. One whose weights are all repacked
+// is only read on the host.
 class CudaBuffer final : public Buffer {
  public:
   static std::shared_ptr<CudaBuffer> create(std::shared_ptr<Context> context, uint64_t bytes);
-  static std::shared_ptr<CudaBuffer> upload(std::shared_ptr<Context> context, const std::string &path, uint64_t offset,
-                                            uint64_t bytes);
+  static std::shared_ptr<CudaBuffer> map(std::shared_ptr<Context> context, const std::string &path, uint64_t offset, uint64_t bytes);
   ~CudaBuffer() override;
   CudaBuffer(const CudaBuffer &) = delete;
   CudaBuffer &operator=(const CudaBuffer &) = delete;
@@ -34,12 +35,21 @@ class CudaBuffer final : public Buffer {
   void fill(uint64_t offset, uint64_t bytes, uint8_t value) override;
   void copy_from(uint64_t offset, Buffer &source, uint64_t source_offset, uint64_t bytes) override;
 
-  DevicePointer address = 0;  // 256-byte aligned
+  // On the GPU, 256-byte aligned. Throws Error(MB_OUT_OF_MEMORY, MB_IO) where a file cannot be copied there.
+  DevicePointer address();
 
  private:
-  CudaBuffer(std::shared_ptr<Context> context, uint64_t bytes);
+  CudaBuffer(std::shared_ptr<Context> context, uint64_t bytes) : context_(std::move(context)) { size = bytes; }
+
+  void allocate();
+  void upload() const;
+  std::shared_ptr<const File> file();
 
   const std::shared_ptr<Context> context_;
+  uint64_t file_offset_ = 0;
+  std::mutex mutex_;  // of what follows, once the object is shared
+  DevicePointer address_ = 0;
+  std::shared_ptr<const File> file_;  // of a mapped one that is not on the GPU yet
 };
 
 }  // namespace mb::cuda

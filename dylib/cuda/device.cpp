@@ -1,5 +1,5 @@
 // An NVIDIA GPU as a device, through the driver API.
-#include "../gpu/options.h"
+#include "../options.h"
 #include "pass.h"
 
 namespace mb {
@@ -18,14 +18,14 @@ class CudaDevice final : public Device {
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override { return CudaBuffer::create(context_, bytes); }
 
   std::shared_ptr<Buffer> map_file(const std::string &path, uint64_t offset, uint64_t bytes) override {
-    return CudaBuffer::upload(context_, path, offset, bytes);
+    return CudaBuffer::map(context_, path, offset, bytes);
   }
 
   std::unique_ptr<Pass> compile(std::unique_ptr<Plan> plan) override { return compile_cuda_pass(std::move(plan), shared_); }
 
   std::string info() const override {
     const Context &c = *context_;
-    return "{\"kind\":\"cuda\",\"name\":" + gpu::json_text(c.name) + ",\"level\":\"" + c.architecture +
+    return "{\"kind\":\"cuda\",\"name\":" + json_text(c.name) + ",\"level\":\"" + c.architecture +
            "\",\"threads\":0,\"memoryBytes\":" + std::to_string(c.memory_bytes) +
            ",\"weightAlignment\":" + std::to_string(kWeightAlignment) + ",\"maxBufferBytes\":" + std::to_string(c.memory_bytes) +
            ",\"unifiedMemory\":false,\"maxThreadsPerThreadgroup\":" + std::to_string(c.limits.max_threads) +
@@ -42,21 +42,14 @@ class CudaDevice final : public Device {
   const std::shared_ptr<Shared> shared_;
 };
 
-int whole_number(const std::string &text, const char *name) {
-  if (text.size() > 4 || text.find_first_not_of("0123456789") != std::string::npos) {
-    fail(MB_INVALID_ARGUMENT, "The cuda device's option %s is \"%.40s\", which is no small whole number.", name, text.c_str());
-  }
-  return std::stoi(text);
-}
-
 }  // namespace
 
 }  // namespace cuda
 
 std::shared_ptr<Device> open_cuda_device(const std::string &options) {
-  auto settings = gpu::read_options(options, "cuda", {"ptx", "ordinal", "timed", "early_start"});
+  auto settings = read_options(options, "cuda", {"ptx", "ordinal", "timed", "early_start"});
   const auto number = [&](const char *name, int otherwise) {
-    return settings[name].empty() ? otherwise : cuda::whole_number(settings[name], name);
+    return settings.count(name) == 0 ? otherwise : static_cast<int>(whole_number(settings[name], 9999, "cuda", name));
   };
   return std::make_shared<cuda::CudaDevice>(number("ordinal", 0), settings["ptx"], number("timed", 0) != 0,
                                             number("early_start", 1) != 0);

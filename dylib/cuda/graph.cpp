@@ -84,11 +84,11 @@ std::vector<Step> make_steps(const Plan &plan, const std::vector<gpu::Dispatch> 
     std::vector<gpu::Access> accesses;
     std::vector<std::pair<uint32_t, uint64_t>> bound;
     for (const gpu::Binding &binding : dispatch.bindings) {
-      const CudaBuffer &buffer = checked(dispatch, binding, find(plan, own, binding.buffer));
-      bound.emplace_back(binding.slot, buffer.address + binding.offset);
+      CudaBuffer &buffer = checked(dispatch, binding, find(plan, own, binding.buffer));
+      bound.emplace_back(binding.slot, buffer.address() + binding.offset);
       // Nothing conflicts over what nobody writes. A buffer may stand for several plan buffers, so addresses tell.
       if (!buffer.writable || binding.buffer == gpu::kInputBuffer) continue;
-      accesses.push_back({buffer.address, binding.offset, binding.offset + binding.bytes, binding.writes});
+      accesses.push_back({buffer.address(), binding.offset, binding.offset + binding.bytes, binding.writes});
     }
     match_arguments(dispatch, kernel, bound, step);
     step.after = dependencies.next(accesses);

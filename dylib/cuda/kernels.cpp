@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "../gpu/options.h"
+#include "../options.h"
 #include "../gpu/parallel.h"
 
 namespace mb::cuda {

@@ -9,10 +9,7 @@
 
 namespace mb::cuda {
 
-struct KernelName {
-  std::string family, kernel;
-  bool operator<(const KernelName &o) const { return family != o.family ? family < o.family : kernel < o.kernel; }
-};
+using gpu::KernelName;
 
 struct Kernel {
   // One parameter, in the order in which the function takes them.

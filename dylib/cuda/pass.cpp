@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <list>
-#include <set>
 
 #include "../gpu/finite.h"
+#include "../gpu/shape_cache.h"
 #include "../gpu/shapes.h"
 
 namespace mb::cuda {
@@ -15,14 +14,14 @@ namespace {
 
 using Shape = gpu::Lowering::Shape;
 
-constexpr size_t kCachedShapes = 32;           // of a pass
-constexpr uint64_t kLeastInput = 65536;        // bytes
-constexpr uint64_t kMostStaged = 16 << 20;     // bytes of outputs that a run copies along; larger ones are read when asked for
+constexpr size_t kCachedShapes = 32;        // of a pass
+constexpr uint64_t kLeastStaging = 65536;   // bytes
+constexpr uint64_t kMostStaged = 16 << 20;  // bytes of outputs that a run copies along; larger ones are read when asked for
 
 Pinned &staging(std::unique_ptr<Pinned> &slot, const std::shared_ptr<Context> &context, uint64_t bytes) {
   if (!slot || slot->size < bytes) {
     slot.reset();
-    slot = std::make_unique<Pinned>(context, std::max(bytes, kLeastInput));
+    slot = std::make_unique<Pinned>(context, std::max(bytes, kLeastStaging));
   }
   return *slot;
 }
@@ -30,33 +29,25 @@ Pinned &staging(std::unique_ptr<Pinned> &slot, const std::shared_ptr<Context> &c
 class CudaPass final : public Pass {
  public:
   CudaPass(std::unique_ptr<Plan> the_plan, std::shared_ptr<Shared> shared)
-      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)), lowering_(*the_plan, shared_->context->limits) {
+      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)), lowering_(*the_plan, shared_->context->limits),
+        input_(shared_->input), scratch_(shared_->scratch) {
     plan = std::move(the_plan);
     for (const auto &buffer : plan->buffers) {
       if (dynamic_cast<CudaBuffer *>(buffer.get()) == nullptr) fail(MB_INVALID_ARGUMENT, "A buffer is not of this device.");
     }
   }
-  ~CudaPass() override {
-    shared_->scratch.release(scratch_bytes_);
-    shared_->input.release(input_bytes_);
-  }
   CudaPass(const CudaPass &) = delete;
   CudaPass &operator=(const CudaPass &) = delete;
 
-  // All that can fail before the first run. Apart from the constructor, so that the destructor runs after a failure.
+  // All that can fail before the first run but the repacking.
   void warm_up() {
-    const uint64_t scratch = lowering_.scratch_bytes();
-    shared_->scratch.reserve(scratch);
-    scratch_bytes_ = scratch;
-    reserve_input(kLeastInput);
+    scratch_.grow(lowering_.scratch_bytes());
+    input_.grow_for_input(0);
     const std::vector<Shape> shapes = gpu::shapes_of(*plan);
-    std::set<KernelName> kernels;
-    for (const Shape &shape : shapes) {
-      for (const gpu::Dispatch &dispatch : lowering_.lower(shape)) kernels.insert({dispatch.family, dispatch.kernel});
-    }
-    shared_->kernels.prepare({kernels.begin(), kernels.end()});
-    const auto own_input = shared_->input.current(), own_scratch = shared_->scratch.current();
-    for (const Shape &shape : shapes) steps_of(dispatches_of(shape), own_input, own_scratch);  // each kernel against its limits
+    shared_->kernels.prepare(gpu::kernels_of(lowering_, shapes));
+    // Each kernel against its limits, and the weights to the GPU.
+    const Own own = own_buffers();
+    for (const Shape &shape : shapes) steps_of(dispatches_of(shape), own);
   }
 
   RunStatistics run(const Input &input) override {
@@ -64,25 +55,25 @@ class CudaPass final : public Pass {
     context.enter();
     staged_.clear();
     const gpu::Block block = gpu::block_of(*plan, input);
-    reserve_input(block.size);
-    const auto own_input = shared_->input.current(), own_scratch = shared_->scratch.current();
+    input_.grow_for_input(block.size);
+    const Own own = own_buffers();
     const Shape shape = lowering_.shape(input);
     const bool checked = (plan->flags & kPlanCheckFinite) != 0;
-    Cached *entry = checked ? nullptr : &cached(shape, own_input, own_scratch);
+    Made *made = checked ? nullptr : &cache_.find(shape, own.input.generation, own.scratch.generation, [&] { return make(shape, own); });
     check_cancelled();
     Pinned &in = staging(shared_->input_staging, shared_->context, block.size);
     memcpy(in.data, block.bytes, block.size);
-    context.check(driver().cuMemcpyHtoDAsync(own_input.buffer->address, in.data, block.size, context.stream), "Sending the input of a run");
-    if (checked) return run_checked(steps_of(dispatches_of(shape), own_input, own_scratch), input);
-    entry->graph->launch();
+    context.check(driver().cuMemcpyHtoDAsync(own.input.buffer->address(), in.data, block.size, context.stream), "Sending the input of a run");
+    if (checked) return run_checked(steps_of(dispatches_of(shape), own), input);
+    made->graph->launch();
     stage_outputs(input);
     context.wait("A run");
     RunStatistics statistics;
-    statistics.device_ns = static_cast<uint64_t>(entry->graph->seconds() * 1e9);
-    statistics.dispatches = entry->graph->size();
+    statistics.device_ns = static_cast<uint64_t>(made->graph->seconds() * 1e9);
+    statistics.dispatches = made->graph->size();
     statistics.command_buffers = 1;
     statistics.waits = 1;
-    if (shared_->timed) note_times(*entry);
+    if (shared_->timed) note_times(*made);
     return statistics;
   }
 
@@ -100,16 +91,20 @@ class CudaPass final : public Pass {
     const std::vector<gpu::Dispatch> dispatches =
         times_.empty() ? dispatches_of(gpu::longest_decode_shape(*plan)) : timed_dispatches_;
     return "{\"ops\":" + std::to_string(plan->ops.size()) + ",\"dispatches\":" + std::to_string(dispatches.size()) +
-           ",\"scratchBytes\":" + std::to_string(scratch_bytes_) + ",\"repackedBytes\":" + std::to_string(repacked_bytes_) + ",\"pipelines\":" + shared_->kernels.info() +
+           ",\"scratchBytes\":" + std::to_string(scratch_.bytes()) + ",\"repackedBytes\":" + std::to_string(repacked_bytes_) + ",\"pipelines\":" + shared_->kernels.info() +
            ",\"kernels\":" + gpu::kernels_json(*plan, dispatches, times_) + "}";
   }
 
  private:
   using Current = gpu::SharedScratch<CudaBuffer>::Current;
 
-  struct Cached {
-    Shape shape;
-    uint64_t input_generation, scratch_generation;
+  // The device's own buffers at the time of a run.
+  struct Own {
+    Current input, scratch;
+  };
+  Own own_buffers() const { return {shared_->input.current(), shared_->scratch.current()}; }
+
+  struct Made {
     std::vector<gpu::Dispatch> dispatches;  // kept where kernels are timed
     std::unique_ptr<Graph> graph;
   };
@@ -119,15 +114,6 @@ class CudaPass final : public Pass {
     size_t output;
     uint64_t offset;
   };
-
-  void reserve_input(uint64_t bytes) {
-    if (bytes <= input_bytes_) return;
-    uint64_t room = kLeastInput;
-    while (room < bytes) room *= 2;
-    shared_->input.reserve(room);
-    shared_->input.release(input_bytes_);
-    input_bytes_ = room;
-  }
 
   void check_cancelled() const {
     if (cancelled.load(std::memory_order_relaxed)) fail(MB_CANCELLED, "The run was cancelled.");
@@ -140,32 +126,20 @@ class CudaPass final : public Pass {
     return dispatches;
   }
 
-  std::vector<Step> steps_of(const std::vector<gpu::Dispatch> &dispatches, const Current &input, const Current &scratch) const {
-    return make_steps(*plan, dispatches, {input.buffer.get(), scratch.buffer.get()}, *shared_->context, shared_->kernels);
+  std::vector<Step> steps_of(const std::vector<gpu::Dispatch> &dispatches, const Own &own) const {
+    return make_steps(*plan, dispatches, {own.input.buffer.get(), own.scratch.buffer.get()}, *shared_->context, shared_->kernels);
   }
 
-  // The graph of a shape, from an earlier run where that had the same buffers. Decoding repeats one shape for 256 tokens.
-  Cached &cached(const Shape &shape, const Current &input, const Current &scratch) {
-    for (auto entry = cache_.begin(); entry != cache_.end(); ++entry) {
-      if (!(entry->shape == shape)) continue;
-      if (entry->input_generation == input.generation && entry->scratch_generation == scratch.generation) {
-        cache_.splice(cache_.begin(), cache_, entry);
-        return cache_.front();
-      }
-      cache_.erase(entry);
-      break;
-    }
+  Made make(const Shape &shape, const Own &own) const {
     std::vector<gpu::Dispatch> dispatches = dispatches_of(shape);
-    const std::vector<Step> steps = steps_of(dispatches, input, scratch);
+    const std::vector<Step> steps = steps_of(dispatches, own);
     // Measured on an H200: early starts make a token 4 % faster and a prompt of 512 tokens a fifth slower, perhaps since the
     // threadgroups of prompts, which do not fill the GPU evenly, lie where room happens to be.
     const bool decodes = shape.rows == shape.decode_rows;
     const Graph::Order order = shared_->timed ? Graph::Order::kTimed : decodes ? Graph::Order::kEarly : Graph::Order::kAsNeeded;
     auto graph = std::make_unique<Graph>(shared_->context, steps, 0, steps.size(), order);
     if (!shared_->timed) dispatches.clear();
-    cache_.push_front({shape, input.generation, scratch.generation, std::move(dispatches), std::move(graph)});
-    if (cache_.size() > kCachedShapes) cache_.pop_back();
-    return cache_.front();
+    return {std::move(dispatches), std::move(graph)};
   }
 
   // Copies the selected outputs behind the run, so that one wait serves both.
@@ -182,49 +156,43 @@ class CudaPass final : public Pass {
       const Tensor &from = *plan->outputs[i];
       const uint64_t bytes = live_bytes(*plan, from, input);
       if (!selected(input, i) || bytes == 0) continue;
-      const auto &buffer = static_cast<const CudaBuffer &>(*plan->buffers[from.buffer]);
-      context.check(driver().cuMemcpyDtoHAsync(out.data + offset, buffer.address + from.offset, bytes, context.stream),
+      auto &buffer = static_cast<CudaBuffer &>(*plan->buffers[from.buffer]);
+      context.check(driver().cuMemcpyDtoHAsync(out.data + offset, buffer.address() + from.offset, bytes, context.stream),
                     "Copying the outputs of a run");
       staged_.push_back({i, offset});
       offset += bytes;
     }
   }
 
-  void note_times(const Cached &entry) {
+  void note_times(const Made &made) {
     const std::lock_guard<std::mutex> lock(times_mutex_);
-    times_ = entry.graph->step_seconds();
-    timed_dispatches_ = entry.dispatches;
+    times_ = made.graph->step_seconds();
+    timed_dispatches_ = made.dispatches;
   }
 
-  // The debug check needs the host after each op, hence a graph for each.
+  // A graph for each op, since the check needs the host after it.
   RunStatistics run_checked(const std::vector<Step> &steps, const Input &input) {
-    RunStatistics sum;
-    for (size_t begin = 0; begin < steps.size();) {
-      const uint32_t op = steps[begin].op;
-      size_t end = begin;
-      while (end < steps.size() && steps[end].op == op) end++;
+    return gpu::run_checked(*plan, input, steps, [&](size_t begin, size_t end) {
       check_cancelled();
       const Graph graph(shared_->context, steps, begin, end, Graph::Order::kAsNeeded);
       graph.launch();
       shared_->context->wait("A run");
-      sum.device_ns += static_cast<uint64_t>(graph.seconds() * 1e9);
-      sum.dispatches += graph.size();
-      sum.command_buffers++;
-      sum.waits++;
-      if (op < plan->ops.size()) gpu::check_finite(*plan, plan->ops[op], input);
-      begin = end;
-    }
-    return sum;
+      RunStatistics part;
+      part.device_ns = static_cast<uint64_t>(graph.seconds() * 1e9);
+      part.dispatches = graph.size();
+      part.command_buffers = part.waits = 1;
+      return part;
+    });
   }
 
   const std::shared_ptr<Shared> shared_;
   const uint64_t repacked_bytes_;  // of weights in the layout of the kernels
   gpu::Lowering lowering_;
-  std::list<Cached> cache_;  // most recently used first; touched by run() alone
+  gpu::Reservation<CudaBuffer> input_, scratch_;
+  gpu::ShapeCache<Made> cache_{kCachedShapes};  // touched by run() alone
   std::vector<Staged> staged_;
-  uint64_t scratch_bytes_ = 0, input_bytes_ = 0;  // reserved
-  mutable std::mutex times_mutex_;                // of what follows
-  std::vector<double> times_;                     // seconds of each dispatch of the last run, where kernels are timed
+  mutable std::mutex times_mutex_;  // of what follows
+  std::vector<double> times_;       // seconds of each dispatch of the last run, where kernels are timed
   std::vector<gpu::Dispatch> timed_dispatches_;
 };
 

@@ -39,6 +39,11 @@ struct Dispatch {
   uint32_t op = kNone;  // index of the plan's op, for statistics and messages
 };
 
+struct KernelName {
+  std::string family, kernel;
+  bool operator<(const KernelName &o) const { return family != o.family ? family < o.family : kernel < o.kernel; }
+};
+
 // What a device can do; kernels are chosen by it.
 struct Limits {
   uint32_t max_threads = 1024;            // per threadgroup; a pipeline may allow fewer

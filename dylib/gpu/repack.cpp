@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../cpu/features.h"
+#include "../iq4.h"
 #include "../plan_check.h"
 #include "lower.h"
 #include "parallel.h"
@@ -117,8 +118,7 @@ void pack(const uint8_t *codes, uint64_t count, uint32_t bits, uint8_t *to) {
 struct Iq4Places {
   uint8_t of[256] = {};
   Iq4Places() {
-    const uint8_t values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-    for (uint8_t i = 0; i < 16; i++) of[values[i]] = i;
+    for (uint8_t i = 0; i < 16; i++) of[kIq4Codes[i]] = i;
   }
 };
 
@@ -149,7 +149,7 @@ void repack_weight(Buffer &source, const Tensor &tensor, const Places &places, B
   const FormatTraits &traits = *format_traits(tensor.format);
   const uint64_t row_bytes = places.columns / traits.block * traits.block_bytes;
   const uint64_t slice = std::max<uint64_t>(1, kSliceBytes / row_bytes);
-  std::mutex transfers;  // of a device whose memory the host does not see
+  std::mutex transfers;  // to a device whose memory the host does not see
   in_parallel(static_cast<size_t>((places.rows + slice - 1) / slice), kMostThreads, [&](size_t i) {
     const uint64_t first = i * slice, count = std::min(slice, places.rows - first);
     std::vector<uint8_t> from, to;
@@ -163,7 +163,6 @@ void repack_weight(Buffer &source, const Tensor &tensor, const Places &places, B
       w.data = source.host + offset;
     } else {
       from.resize(count * row_bytes);
-      const std::lock_guard<std::mutex> lock(transfers);
       source.read(offset, from.data(), from.size());
       w.data = from.data();
     }
@@ -190,19 +189,18 @@ void repack_weight(Buffer &source, const Tensor &tensor, const Places &places, B
 
 }  // namespace
 
-std::shared_ptr<Buffer> Repacked::result_of(const Plan &plan, const Tensor &tensor) {
+std::shared_ptr<Buffer> Repacked::result_of(const Plan &plan, const Tensor &tensor, uint64_t bytes, const Fill &fill) {
   const std::lock_guard<std::mutex> lock(mutex_);
   entries_.erase(std::remove_if(entries_.begin(), entries_.end(), [](const Entry &e) { return e.result.expired(); }),
                  entries_.end());
   const std::shared_ptr<Buffer> &source = plan.buffers[tensor.buffer];
-  const Places places(tensor);
   for (const Entry &entry : entries_) {
     if (entry.offset != tensor.offset || entry.format != tensor.format || entry.source.lock() != source) continue;
     const std::shared_ptr<Buffer> result = entry.result.lock();
-    if (result && result->size == places.end) return result;
+    if (result && result->size == bytes) return result;
   }
-  std::shared_ptr<Buffer> created = create_(places.end);
-  repack_weight(*source, tensor, places, *created);
+  std::shared_ptr<Buffer> created = create_(bytes);
+  fill(*source, *created);
   Memory &memory = memory_;
   memory.repacked += created->size;
   memory.note_peak();
@@ -216,12 +214,31 @@ std::shared_ptr<Buffer> Repacked::result_of(const Plan &plan, const Tensor &tens
 
 uint64_t Repacked::repack(Plan &plan) {
   uint64_t bytes = 0;
+  const auto move_to = [&](Tensor &tensor, const std::shared_ptr<Buffer> &result, uint64_t size) {
+    tensor.buffer = static_cast<uint32_t>(plan.buffers.size());
+    tensor.offset = 0;
+    tensor.max_bytes = size;
+    bytes += result->size;
+    plan.buffers.push_back(result);
+    plan.buffer_writable.push_back(false);
+  };
   const size_t count = plan.tensors.size();
+  std::vector<bool> given_up(plan.buffers.size());  // mapped files with such weights
+  for (size_t i = 0; i < count; i++) {
+    const Tensor &tensor = *plan.tensors[i];
+    if (is_gguf(tensor.format) && !plan.buffers[tensor.buffer]->writable) given_up[tensor.buffer] = true;
+  }
   for (size_t i = 0; i < count; i++) {
     Tensor &tensor = *plan.tensors[i];
-    if (!is_gguf(tensor.format)) continue;
+    if (!is_gguf(tensor.format)) {
+      if (!given_up[tensor.buffer]) continue;
+      const auto copy = [&](Buffer &from, Buffer &to) { to.copy_from(0, from, tensor.offset, tensor.max_bytes); };
+      move_to(tensor, result_of(plan, tensor, tensor.max_bytes, copy), tensor.max_bytes);
+      continue;
+    }
     const Places places(tensor);
-    const std::shared_ptr<Buffer> result = result_of(plan, tensor);
+    const auto fill = [&](Buffer &from, Buffer &to) { repack_weight(from, tensor, places, to); };
+    const std::shared_ptr<Buffer> result = result_of(plan, tensor, places.end, fill);
     const auto part = [&](uint64_t offset, uint64_t size, Format format) {
       auto added = std::make_unique<Tensor>();
       added->format = format;
@@ -235,17 +252,12 @@ uint64_t Repacked::repack(Plan &plan) {
     const Form form = form_of(tensor.format);
     tensor.scales = part(places.scales, places.rows * places.scale_bytes, affine ? kF16 : kI8);
     if (places.bias_bytes > 0) tensor.biases = part(places.biases, places.rows * places.bias_bytes, affine ? kF16 : kI8);
-    tensor.buffer = static_cast<uint32_t>(plan.buffers.size());
-    tensor.offset = 0;
-    tensor.max_bytes = places.rows * places.code_bytes;
+    move_to(tensor, result, places.rows * places.code_bytes);
     if (affine) {
       tensor.format = kAffine;
       tensor.bits = form.bits;
       tensor.group = form.group;
     }
-    bytes += result->size;
-    plan.buffers.push_back(result);
-    plan.buffer_writable.push_back(false);
   }
   return bytes;
 }

@@ -1,6 +1,8 @@
 // repack.h: weights in blocks of GGUF, put into the layout of the kernels when a pass is compiled: a bit stream of codes for each
 // row, as affine ones have it, with the scales behind all of them. Nothing is rounded. A weight is repacked once for all passes
-// that are alive; its bytes must not change while one is.
+// that are alive; its bytes must not change while one is. Blocks are unpacked by the CPU device's kernels, which know them all.
+//
+// Of a mapped file with such weights, the others are copied too, so that the GPU needs none of the file's own bytes.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,7 +20,8 @@ class Repacked {
   Repacked(Create create, Memory &memory) : create_(std::move(create)), memory_(memory) {}
 
   // Gives each such weight of the plan its new place, in buffers that are added to the plan. Of q4_1 and q5_1 it makes affine
-  // weights; the others keep their format and get `scales` and `biases` as shaders/weights.h reads them. Returns the bytes.
+  // weights; the others keep their format and get `scales` and `biases` as shaders/weights.h reads them. Returns the bytes of the
+  // new places.
   uint64_t repack(Plan &plan);
 
  private:
@@ -28,7 +31,10 @@ class Repacked {
     Format format;
   };
 
-  std::shared_ptr<Buffer> result_of(const Plan &plan, const Tensor &tensor);
+  using Fill = std::function<void(Buffer &source, Buffer &result)>;
+
+  // The new place of a weight, from an earlier call or filled now.
+  std::shared_ptr<Buffer> result_of(const Plan &plan, const Tensor &tensor, uint64_t bytes, const Fill &fill);
 
   const Create create_;
   Memory &memory_;

@@ -59,4 +59,35 @@ class SharedScratch {
   uint64_t generation_ = 0;
 };
 
+// What a pass has reserved; given back at its end.
+template <class DeviceBuffer>
+class Reservation {
+ public:
+  explicit Reservation(SharedScratch<DeviceBuffer> &scratch) : scratch_(scratch) {}
+  ~Reservation() { scratch_.release(bytes_); }
+  Reservation(const Reservation &) = delete;
+  Reservation &operator=(const Reservation &) = delete;
+
+  // To that many bytes at least.
+  void grow(uint64_t bytes) {
+    if (bytes <= bytes_) return;
+    scratch_.reserve(bytes);
+    scratch_.release(bytes_);
+    bytes_ = bytes;
+  }
+  // The same for the input of a run: in doublings, so that it seldom grows.
+  void grow_for_input(uint64_t bytes) {
+    constexpr uint64_t least = 65536;
+    uint64_t room = bytes_ > 0 ? bytes_ : least;
+    while (room < bytes) room *= 2;
+    grow(room);
+  }
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  SharedScratch<DeviceBuffer> &scratch_;
+  uint64_t bytes_ = 0;
+};
+
 }  // namespace mb::gpu

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "../options.h"
 #include "../plan_check.h"
-#include "options.h"
 
 namespace mb::gpu {
 
@@ -51,6 +51,14 @@ std::vector<Shape> shapes_of(const Plan &plan) {
     }
   }
   return shapes;
+}
+
+std::vector<KernelName> kernels_of(const Lowering &lowering, const std::vector<Shape> &shapes) {
+  std::set<KernelName> kernels;
+  for (const Shape &shape : shapes) {
+    for (const Dispatch &dispatch : lowering.lower(shape)) kernels.insert({dispatch.family, dispatch.kernel});
+  }
+  return {kernels.begin(), kernels.end()};
 }
 
 Block block_of(const Plan &plan, const Input &input) {

@@ -16,6 +16,9 @@ Lowering::Shape longest_decode_shape(const Plan &plan);
 // Shapes that between them use every kernel that the plan may need.
 std::vector<Lowering::Shape> shapes_of(const Plan &plan);
 
+// Every kernel that these shapes use, once.
+std::vector<KernelName> kernels_of(const Lowering &lowering, const std::vector<Lowering::Shape> &shapes);
+
 // The bytes of an input block.
 struct Block {
   const uint8_t *bytes;

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "../gpu/options.h"
+#include "../options.h"
 
 namespace mb::metal {
 
@@ -113,7 +113,7 @@ void Archive::save() {
 std::string Archive::info() const {
   const std::lock_guard<std::mutex> lock(text_mutex_);
   std::string text = std::string("{\"state\":\"") + state_ + "\"";
-  if (!failure_.empty()) text += ",\"failure\":" + gpu::json_text(failure_);
+  if (!failure_.empty()) text += ",\"failure\":" + json_text(failure_);
   return text + "}";
 }
 

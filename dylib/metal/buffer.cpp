@@ -1,13 +1,12 @@
 #include "buffer.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "../file.h"
 
 namespace mb::metal {
 
@@ -23,28 +22,6 @@ constexpr uint64_t kPageBytes = 16384;
 constexpr MTL::ResourceOptions kOptions = MTL::ResourceStorageModeShared | MTL::ResourceHazardTrackingModeUntracked;
 
 uint64_t round_up(uint64_t value) { return (value + kPageBytes - 1) / kPageBytes * kPageBytes; }
-
-class File {
- public:
-  explicit File(const std::string &path) : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) fail(MB_IO, "Cannot open %s: %s.", path.c_str(), strerror(errno));
-  }
-  ~File() { close(descriptor_); }
-  File(const File &) = delete;
-  File &operator=(const File &) = delete;
-
-  int descriptor() const { return descriptor_; }
-  uint64_t size() const {
-    struct stat status;
-    if (fstat(descriptor_, &status) != 0) fail(MB_IO, "Cannot read the size of %s: %s.", path_.c_str(), strerror(errno));
-    if (!S_ISREG(status.st_mode)) fail(MB_IO, "%s is not a regular file and cannot be mapped.", path_.c_str());
-    return static_cast<uint64_t>(status.st_size);
-  }
-
- private:
-  const std::string &path_;
-  const int descriptor_;
-};
 
 }  // namespace
 
@@ -74,11 +51,7 @@ std::shared_ptr<MetalBuffer> MetalBuffer::map(std::shared_ptr<Context> context, 
   const PoolScope pool;
   if (bytes == 0) fail(MB_INVALID_ARGUMENT, "A file mapping needs at least one byte.");
   const File file(path);
-  const uint64_t file_bytes = file.size();
-  if (offset > file_bytes || bytes > file_bytes - offset) {
-    fail(MB_IO, "Bytes %llu + %llu do not lie in %s, which is a file of %llu bytes.", ull(offset), ull(bytes), path.c_str(),
-         ull(file_bytes));
-  }
+  const uint64_t file_bytes = file.check_range(offset, bytes);
   std::shared_ptr<MetalBuffer> mapped(new MetalBuffer(context));
   const uint64_t start = offset / kPageBytes * kPageBytes;
   mapped->lead_ = offset - start;

@@ -1,7 +1,7 @@
 // The Apple GPU as a device, through metal-cpp.
 #include <unistd.h>
 
-#include "../gpu/options.h"
+#include "../options.h"
 #include "pass.h"
 
 namespace mb {
@@ -39,7 +39,7 @@ class MetalDevice final : public Device {
     const PoolScope pool;
     const uint64_t physical = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     const bool unified = context_->device->hasUnifiedMemory();
-    return "{\"kind\":\"metal\",\"name\":" + gpu::json_text(context_->name) + ",\"level\":\"" + context_->limits.family +
+    return "{\"kind\":\"metal\",\"name\":" + json_text(context_->name) + ",\"level\":\"" + context_->limits.family +
            "\",\"threads\":0,\"memoryBytes\":" + std::to_string(physical) +
            ",\"weightAlignment\":" + std::to_string(kWeightAlignment) +
            ",\"maxBufferBytes\":" + std::to_string(context_->max_buffer_bytes) +
@@ -47,7 +47,7 @@ class MetalDevice final : public Device {
            ",\"recommendedMaxWorkingSetSize\":" + std::to_string(context_->working_set_bytes) +
            ",\"maxThreadsPerThreadgroup\":" + std::to_string(context_->limits.max_threads) +
            ",\"threadgroupBytes\":" + std::to_string(context_->limits.threadgroup_bytes) +
-           ",\"system\":" + gpu::json_text(context_->system) + ",\"storage\":" + kStorage +
+           ",\"system\":" + json_text(context_->system) + ",\"storage\":" + kStorage +
            ",\"residency\":" + context_->residency->info() + ",\"pipelines\":" + shared_->pipelines.info() + "}";
   }
 
@@ -63,7 +63,7 @@ class MetalDevice final : public Device {
 }  // namespace metal
 
 std::shared_ptr<Device> open_metal_device(const std::string &options) {
-  auto settings = gpu::read_options(options, "metal", {"cache"});
+  auto settings = read_options(options, "metal", {"cache"});
   return std::make_shared<metal::MetalDevice>(settings["cache"]);
 }
 

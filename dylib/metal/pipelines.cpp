@@ -6,7 +6,7 @@
 #include <chrono>
 #include <exception>
 
-#include "../gpu/options.h"
+#include "../options.h"
 #include "../gpu/parallel.h"
 #include "../gpu/shaders.h"
 
@@ -171,7 +171,7 @@ std::string Pipelines::info() const {
   for (const auto &[name, family] : families_) {
     const Archive *archive = family->shown;
     if (archive == nullptr) continue;
-    text += (first ? "" : ",") + gpu::json_text(name) + ":" + archive->info();
+    text += (first ? "" : ",") + json_text(name) + ":" + archive->info();
     first = false;
   }
   return text + "}}";

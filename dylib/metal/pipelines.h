@@ -9,10 +9,7 @@
 
 namespace mb::metal {
 
-struct KernelName {
-  std::string family, kernel;
-  bool operator<(const KernelName &o) const { return family != o.family ? family < o.family : kernel < o.kernel; }
-};
+using gpu::KernelName;
 
 struct Pipeline {
   NS::SharedPtr<MTL::ComputePipelineState> state;

@@ -117,7 +117,8 @@ export async function loadWith(
     stack,
   });
   const mappedBytes = layout.weightBytes - layout.copies.reduce((sum, copy) => sum + copy.length, 0);
-  checkMemory("The compiled model", device, mappedBytes, memory);
+  const readInPlace = device.kind === "cpu" ? mappedBytes : mappedBytes - layout.blockFileBytes;
+  checkMemory("The compiled model", device, readInPlace, memory);
 
   let drafter: Drafter | undefined;
   if (drafterLocal !== undefined) {
@@ -127,7 +128,7 @@ export async function loadWith(
     drafter = stack.use(await Drafter.open(drafterLocal.path, target, size));
     forward.drafter = drafter;
     const drafterBytes = device.memory().mapped - mappedBefore;
-    checkMemory("The model with its drafter", device, mappedBytes + drafterBytes, memory);
+    checkMemory("The model with its drafter", device, readInPlace + drafterBytes, memory);
   }
   const towers = new Towers({
     config,

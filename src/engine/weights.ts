@@ -28,6 +28,8 @@ export interface WeightLayout extends PlacedWeights {
   copiedBytes: number;
   /** Bytes of all weights of the model. */
   weightBytes: number;
+  /** Of these, bytes that are read in place from files with blocks of GGUF. A GPU device holds repacked ones instead. */
+  blockFileBytes: number;
 }
 
 const COPY_ALIGNMENT = 256; // bytes; the strictest offset rule of any device
@@ -45,12 +47,11 @@ export function layOutWeights(
   const all = weightsOf(weights);
   const aligned = (range: FileRange, size: number) => range.offset % Math.max(alignment, size) === 0;
   const parts = all.flatMap((weight) => partsOf(weight));
-  const mapped = [
-    ...new Set(parts.filter((p) => !p.shifted && aligned(p.range, p.size)).map((p) => p.range.file)),
-  ].sort((
-    a,
-    b,
-  ) => a - b);
+  const inPlace = parts.filter(({ range, size, shifted }) => !shifted && aligned(range, size));
+  const mapped = [...new Set(inPlace.map(({ range }) => range.file))].sort((a, b) => a - b);
+  const blockFiles = new Set(
+    all.filter(({ format }) => format.kind === "gguf").map(({ parts }) => parts.data.file),
+  );
   const copies: WeightCopy[] = [];
   let copiedBytes = 0;
   const place = (
@@ -77,13 +78,18 @@ export function layOutWeights(
     mapped,
     copies,
     copiedBytes,
-    weightBytes: parts.reduce((sum, part) => sum + part.range.length, 0),
+    weightBytes: lengthOf(parts),
+    blockFileBytes: lengthOf(inPlace.filter(({ range }) => blockFiles.has(range.file))),
     tensor(weight) {
       const tensor = tensors.get(weight);
       if (tensor === undefined) throw new RangeError(`Weight "${weight.name}" is not part of this layout.`);
       return tensor;
     },
   };
+}
+
+function lengthOf(parts: readonly Part[]): number {
+  return parts.reduce((sum, { range }) => sum + range.length, 0);
 }
 
 /** Every weight of a tree of weights once. */

@@ -156,27 +156,110 @@ test("buffers are zero at first and keep what is written, filled and copied", as
   assertEquals([...copied], [0, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 0, 0, 0]);
 });
 
-test("a file is copied to the GPU in parts through two staging buffers and counted as mapped", async () => {
-  using device = await fake.open();
+/** A mapped file with these bytes, from `offset` on. */
+async function mapped(
+  device: Device,
+  bytes: Uint8Array<ArrayBuffer>,
+  offset = 0,
+): Promise<{ file: Buffer; path: string } & AsyncDisposable> {
   const path = await Deno.makeTempFile();
-  try {
-    const bytes = new Uint8Array(100_000_003);
-    for (let i = 0; i < bytes.length; i++) bytes[i] = (i * 2654435761) >>> 24;
-    await Deno.writeFile(path, bytes);
-    const [offset, length] = [12_345, bytes.length - 20_000];
-    fake.reset();
-    using file = await device.mapFile(path, offset, length);
-    assertEquals(fake.count("cuMemcpyHtoDAsync"), 3);
-    assertEquals(fake.count("cuMemHostAlloc"), 2);
+  await Deno.writeFile(path, bytes);
+  const file = await device.mapFile(path, offset, bytes.length - offset);
+  return {
+    file,
+    path,
+    [Symbol.asyncDispose]: async () => {
+      file[Symbol.dispose]();
+      await Deno.remove(path);
+    },
+  };
+}
+
+const weight = (format: Tensor["format"], shape: number[], offset: number): Tensor => ({
+  name: "weight",
+  format,
+  shape,
+  buffer: 1,
+  offset,
+});
+
+test("a file is copied to the GPU when a kernel is to read it, in parts through two staging buffers", async () => {
+  using device = await fake.open();
+  const bytes = new Uint8Array(100_000_003);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = (i * 2654435761) >>> 24;
+  const offset = 12_345, length = bytes.length - offset;
+  fake.reset();
+  await using place = await mapped(device, bytes, offset);
+  const { file, path } = place;
+  const differs = () => {
     const read = new Uint8Array(length);
     file.read(0, read);
-    assertEquals(read.findIndex((byte, i) => byte !== bytes[offset + i]), -1);
-    assertEquals(device.memory().mapped, length);
-    assertThrows(() => file.write(0, new Uint8Array(1)));
-    assertEquals((await assertRejects(() => device.mapFile(path, 5, bytes.length), DeviceError)).code, "io");
-  } finally {
-    await Deno.remove(path);
-  }
+    return read.findIndex((byte, i) => byte !== bytes[offset + i]);
+  };
+  assertEquals(differs(), -1);
+  assertEquals(device.memory().mapped, length);
+  assertThrows(() => file.write(0, new Uint8Array(1)));
+  using copy = device.createBuffer(1000);
+  copy.copy(100, file, 7, 800);
+  const copied = new Uint8Array(800);
+  copy.read(100, copied);
+  assertEquals(copied, bytes.subarray(offset + 7, offset + 807));
+  assertEquals(fake.live("allocations"), 1, "the copy alone");
+
+  const [x, y] = activations(2);
+  const norm: Op = {
+    kind: "rms_norm",
+    x,
+    y,
+    weight: weight({ kind: "f32" }, [WIDTH], 1600),
+    group: WIDTH,
+    eps: 1e-6,
+    inScale: 1,
+  };
+  const arena = { name: "arena", bytes: 2 * ROWS * WIDTH * 4, writable: true };
+  const buffers = [arena, { name: "weights", bytes: length, writable: false }];
+  using room = device.createBuffer(arena.bytes);
+  fake.reset();
+  using _first = await device.compile(plan([norm], [x, y], { buffers }), [room, file]);
+  assertEquals(fake.count("cuMemcpyHtoDAsync"), 3);
+  assertEquals(fake.count("cuMemHostAlloc"), 2);
+  using _second = await device.compile(plan([norm], [x, y], { buffers }), [room, file]);
+  assertEquals(fake.count("cuMemcpyHtoDAsync"), 3, "once for all passes");
+  await Deno.truncate(path, 0);
+  assertEquals(differs(), -1, "the GPU has all of it");
+});
+
+test("a file with blocks of GGUF is on the GPU once: repacked, and what is no block copied beside it", async () => {
+  using device = await fake.open();
+  const [blocks, norms] = [10 * WIDTH / 32 * 18, WIDTH * 4];
+  const at = Math.ceil(blocks / 32) * 32;
+  const bytes = Uint8Array.from({ length: 1 << 20 }, (_, i) => i * 7 % 60);
+  await using place = await mapped(device, bytes);
+  const [x, y] = activations(2);
+  const ops: Op[] = [
+    { kind: "embed", table: weight({ kind: "gguf", type: "q4_0" }, [10, WIDTH], 0), y: x, scale: 1 },
+    {
+      kind: "rms_norm",
+      x,
+      y,
+      weight: weight({ kind: "f32" }, [WIDTH], at),
+      group: WIDTH,
+      eps: 1e-6,
+      inScale: 1,
+    },
+  ];
+  const arena = { name: "arena", bytes: 2 * ROWS * WIDTH * 4, writable: true };
+  const buffers = [arena, { name: "weights", bytes: bytes.length, writable: false }];
+  using room = device.createBuffer(arena.bytes);
+  fake.reset();
+  using pass = await device.compile(plan(ops, [x, y], { buffers }), [room, place.file]);
+  assertEquals(fake.count("cuMemHostAlloc"), 0, "no staging of an upload");
+  const { repackedBytes } = pass.info();
+  assert(
+    repackedBytes >= blocks + norms && repackedBytes < blocks + norms + 3 * 256,
+    `${repackedBytes} bytes`,
+  );
+  assertEquals(device.memory().repacked, repackedBytes);
 });
 
 test("a run is one copy, one graph and one wait, with its outputs copied along", async () => {

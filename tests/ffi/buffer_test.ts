@@ -92,6 +92,10 @@ Deno.test("a file that is missing, a folder or oddly named is an error that name
     assertEquals(error.code, "io");
     assert(error.message.includes(path), error.message);
   }
+  const pipe = `${await Deno.makeTempDir()}/pipe`;
+  await new Deno.Command("mkfifo", { args: [pipe] }).output();
+  const error = await assertRejects(() => device.mapFile(pipe, 0, 1), DeviceError);
+  assert(error.message.includes("is not a regular file"), "it is not waited for");
   await assertRejects(() => device.mapFile("a\0b", 0, 1));
   await assertRejects(() => device.mapFile("", 0, 1));
 });

@@ -6,6 +6,7 @@
 //   codes(p, column)                vector of the codes of columns [column, column + kBytes), a multiple of kBytes
 //   scales(p, extra, n, s, b)       scales and biases of its first n groups; `extra` are the scale bytes of MLX's modes
 #pragma once
+#include "../../iq4.h"
 #include "functions.h"
 
 namespace mb {
@@ -14,8 +15,6 @@ namespace {
 
 constexpr int kCodeBytes = 4 * kLanes;  // of a vector
 
-// What 4-bit codes stand for, with the middle of the range of bytes added.
-alignas(16) constexpr uint8_t kIq4Codes[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 // e2m1 numbers doubled, and 16 added.
 alignas(16) constexpr uint8_t kE2m1Codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 

@@ -2,11 +2,12 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
-#include "../device.h"
+#include "device.h"
 
-namespace mb::gpu {
+namespace mb {
 
 namespace {
 
@@ -145,6 +146,15 @@ std::map<std::string, std::string> read_options(const std::string &text, const c
   return options;
 }
 
+long whole_number(const std::string &text, long most, const char *device, const char *name) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const long value = digits && text.size() <= 9 ? strtol(text.c_str(), nullptr, 10) : most + 1;
+  if (value > most) {
+    fail(MB_INVALID_ARGUMENT, "The %s device's option %s is \"%.40s\"; it must be a whole number up to %ld.", device, name, text.c_str(), most);
+  }
+  return value;
+}
+
 std::string json_text(const std::string &text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -160,4 +170,4 @@ std::string json_text(const std::string &text) {
   return out + '"';
 }
 
-}  // namespace mb::gpu
+}  // namespace mb
