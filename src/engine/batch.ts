@@ -1,8 +1,8 @@
 /** Many requests at once: as many run together as fit, and one that fails leaves the others alone. */
+import { signalOf } from "../arguments.ts";
 import { Disposed, InvalidArgument, MarkbaseError, MemoryLimit } from "../errors.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import type { BatchRequest, ChatOptions, Model, Receipt, Reply } from "./api.ts";
-import { signalOf } from "./options.ts";
 
 /** A request that was checked. */
 export type Call = (model: Model) => Promise<Reply>;

@@ -1,5 +1,6 @@
 /** `load`: from a source to a model that runs. */
 import type { Device } from "../../ffi/device.ts";
+import { checkNames } from "../arguments.ts";
 import { stopTokens } from "../chat/reply.ts";
 import { type Checkpoint, readConfig } from "../checkpoint/open.ts";
 import { MemoryLimit } from "../errors.ts";
@@ -17,7 +18,6 @@ import { LoadedModel } from "./model.ts";
 import { neededVariants } from "./needed_variants.ts";
 import { openDevice } from "./open_device.ts";
 import { openForward } from "./open_forward.ts";
-import { checkNames } from "./options.ts";
 import { readModel } from "./read_model.ts";
 import { TextPlans } from "./text_plans.ts";
 import { Towers } from "./towers.ts";

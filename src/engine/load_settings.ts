@@ -1,9 +1,10 @@
 /** Options of `load`, checked, and what tests turn beside them. */
 import type { DeviceKind } from "../../ffi/device.ts";
+import { checkNames, choice, integer, signalOf } from "../arguments.ts";
 import { InvalidArgument } from "../errors.ts";
 import type { KvFormat } from "../schedule/groups.ts";
 import type { LoadOptions } from "./api.ts";
-import { checkNames, choice, integer, LOAD_OPTIONS, signalOf } from "./options.ts";
+import { LOAD_OPTIONS } from "./options.ts";
 
 /** Checked options with every default filled in. */
 export interface LoadSettings {

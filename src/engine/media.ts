@@ -3,6 +3,7 @@ import type { ContentPart, Message } from "../chat/messages.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { readText } from "../checkpoint/files.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
+import { describe } from "../arguments.ts";
 import { CheckpointError, InvalidArgument, MarkbaseError, TokenizerError } from "../errors.ts";
 import type { AudioInput, ImageInput } from "../media/inputs.ts";
 import { IMAGE_TOKENS } from "../media/patches.ts";
@@ -65,6 +66,7 @@ export class ModelMedia {
     if (!Array.isArray(parts)) {
       throw new InvalidArgument('Media are a list of parts, such as [{type: "image", image: "photo.jpg"}].');
     }
+    checkImageTokens(options);
     const prepared: PreparedMedia[] = [];
     for (const part of parts) prepared.push(await this.#prepare(part, options));
     return prepared;
@@ -72,12 +74,14 @@ export class ModelMedia {
 
   /** Rows of a picture, as `Model.embedImage`. */
   async embedImage(image: ImageInput, options: PrepareOptions): Promise<Float32Array> {
+    checkImageTokens(options);
     const { spans } = await this.#prepare({ type: "image", image }, options);
     return (await this.#softTokens(spans[0], options.signal)).values.slice();
   }
 
   /** Rows of a sound, as `Model.embedAudio`. */
   async embedAudio(audio: AudioInput, options: PrepareOptions): Promise<Float32Array> {
+    checkImageTokens(options);
     const { spans } = await this.#prepare({ type: "audio", audio }, options);
     return (await this.#softTokens(spans[0], options.signal)).values.slice();
   }
@@ -205,12 +209,6 @@ export class ModelMedia {
   }
 
   async #prepare(part: ContentPart, options: PrepareOptions): Promise<PreparedMedia> {
-    const { imageTokens } = options;
-    if (imageTokens !== undefined && !IMAGE_TOKENS.includes(imageTokens)) {
-      throw new InvalidArgument(
-        `imageTokens is ${imageTokens}; it must be one of ${IMAGE_TOKENS.join(", ")}.`,
-      );
-    }
     const type = part?.type;
     this.#checkKind(type);
     const { vision, audio } = this.#settings;
@@ -279,6 +277,14 @@ export function countSoftTokens(spans: readonly SpanAt[]): Pick<Usage, "imageTok
     else image += span.tokens;
   }
   return { ...(image > 0 ? { imageTokens: image } : {}), ...(audio > 0 ? { audioTokens: audio } : {}) };
+}
+
+/** Throws `InvalidArgument` for a budget that is none, whether there are pictures or not. */
+export function checkImageTokens({ imageTokens }: PrepareOptions): void {
+  if (imageTokens === undefined || IMAGE_TOKENS.includes(imageTokens)) return;
+  throw new InvalidArgument(
+    `imageTokens is ${describe(imageTokens)}; it must be one of ${IMAGE_TOKENS.join(", ")}.`,
+  );
 }
 
 /** The JSON of `processor_config.json`; null where the checkpoint has none. Rejects with `CheckpointError`. */

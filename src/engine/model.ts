@@ -1,6 +1,7 @@
 /** A loaded model: the public calls, each on a timeline of its own. */
 import type { KvFormat } from "../schedule/groups.ts";
 import type { Device } from "../../ffi/device.ts";
+import { checkNames, flag, integer, signalOf } from "../arguments.ts";
 import type { Message } from "../chat/messages.ts";
 import type { ChatTemplate, RenderedChat } from "../chat/template.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
@@ -34,16 +35,12 @@ import type { Forward } from "./forward.ts";
 import { drawTokens, type GenerationContext, type GenerationFacts, type Timeline } from "./generation.ts";
 import {
   CHAT_OPTIONS,
-  checkNames,
   COMPLETE_OPTIONS,
-  flag,
   GENERATE_OPTIONS,
-  integer,
   PROMPT_OPTIONS,
   RENDER_OPTIONS,
   type Settings,
   settingsOf,
-  signalOf,
   tokenIds,
 } from "./options.ts";
 import { LOGITS_OUTPUT } from "./results.ts";

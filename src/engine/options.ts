@@ -1,5 +1,6 @@
 /** Checks options: unknown names, types and ranges. */
-import { ContextFull, InvalidArgument, UnknownOption } from "../errors.ts";
+import { describe, flag, integer, number, positive, signalOf } from "../arguments.ts";
+import { ContextFull, InvalidArgument } from "../errors.ts";
 import type { SuggestedSampling } from "../checkpoint/config.ts";
 import type { PenaltyOptions } from "../sample/adjustments.ts";
 import { randomSeed } from "../sample/noise.ts";
@@ -7,14 +8,6 @@ import type { SamplingOptions } from "../sample/sampler.ts";
 import type { GenerateOptions } from "./api.ts";
 import { CANDIDATES } from "./results.ts";
 import { MOST_DRAFTS } from "./speculative.ts";
-
-/** Throws `UnknownOption` for the first name outside `known`, `InvalidArgument` if `options` is no object. */
-export function checkNames(options: object, known: readonly string[]): void {
-  if (typeof options !== "object" || options === null || Array.isArray(options)) {
-    throw new InvalidArgument(`Options are ${describe(options)}. Pass an object such as {${known[0]}: …}.`);
-  }
-  for (const name of Object.keys(options)) if (!known.includes(name)) throw new UnknownOption(name, known);
-}
 
 /** Names of `CompleteOptions`. */
 export const COMPLETE_OPTIONS: readonly string[] = [
@@ -99,35 +92,6 @@ export function settingsOf(
   };
 }
 
-/** A whole number from `least` to `most`, or undefined. Throws `InvalidArgument`. */
-export function integer(name: string, value: unknown, least: number, most: number): number | undefined {
-  if (value === undefined) return undefined;
-  if (Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most) {
-    return value as number;
-  }
-  throw new InvalidArgument(
-    `${name} is ${describe(value)}; it must be a whole number from ${least} to ${most}.`,
-  );
-}
-
-/** One of a list of words, or undefined. Throws `InvalidArgument`. */
-export function choice<T extends string>(name: string, value: unknown, choices: readonly T[]): T | undefined {
-  if (value === undefined || choices.includes(value as T)) return value as T | undefined;
-  throw new InvalidArgument(`${name} is ${describe(value)}; it must be one of ${choices.join(", ")}.`);
-}
-
-/** True or false, or undefined. Throws `InvalidArgument`. */
-export function flag(name: string, value: unknown): boolean | undefined {
-  if (value === undefined || typeof value === "boolean") return value;
-  throw new InvalidArgument(`${name} is ${describe(value)}; it must be true or false.`);
-}
-
-/** An AbortSignal, or undefined. Throws `InvalidArgument`. */
-export function signalOf(value: unknown): AbortSignal | undefined {
-  if (value === undefined || value instanceof AbortSignal) return value;
-  throw new InvalidArgument(`signal is ${describe(value)}; it must be an AbortSignal.`);
-}
-
 /**
  * Token ids below the vocabulary size, copied, to follow `before` others. Throws `InvalidArgument` that names the first
  * wrong one, or `ContextFull`.
@@ -157,18 +121,6 @@ export function tokenIds(
   return copy;
 }
 
-function number(name: string, value: unknown, least: number, most: number): number | undefined {
-  if (value === undefined) return undefined;
-  if (typeof value === "number" && value >= least && value <= most) return value;
-  throw new InvalidArgument(`${name} is ${describe(value)}; it must be a number from ${least} to ${most}.`);
-}
-
-function positive(name: string, value: unknown, most: number): number | undefined {
-  if (value === undefined) return undefined;
-  if (typeof value === "number" && value > 0 && value <= most) return value;
-  throw new InvalidArgument(`${name} is ${describe(value)}; it must be a number above 0, up to ${most}.`);
-}
-
 function stopTexts(value: unknown): readonly string[] {
   if (value === undefined) return [];
   const texts = typeof value === "string" ? [value] : value;
@@ -194,7 +146,11 @@ function biases(value: unknown, vocabularySize: number): ReadonlyMap<number, num
   for (const [key, add] of entries) {
     const id = typeof key === "string" && /^\d+$/.test(key) ? Number(key) : key;
     integer("A token id in logitBias", id, 0, vocabularySize - 1);
-    checked.set(id as number, number(`logitBias of token ${id}`, add, -1e6, 1e6) ?? 0);
+    const bias = number(`logitBias of token ${id}`, add, -1e6, 1e6);
+    if (bias === undefined) {
+      throw new InvalidArgument(`logitBias of token ${id} is undefined; leave it out or give a number.`);
+    }
+    checked.set(id as number, bias);
   }
   return checked;
 }
@@ -206,10 +162,4 @@ function drafts(value: unknown): boolean | number | undefined {
 function alternatives(value: unknown): number | undefined {
   if (value === undefined || value === false) return undefined;
   return value === true ? 0 : integer("logprobs", value, 0, CANDIDATES);
-}
-
-function describe(value: unknown): string {
-  if (typeof value === "string") return JSON.stringify(value.length > 60 ? value.slice(0, 57) + "…" : value);
-  if (typeof value === "object" && value !== null) return Array.isArray(value) ? "a list" : "an object";
-  return String(value);
 }

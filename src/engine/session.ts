@@ -1,4 +1,5 @@
 /** A session: one timeline of tokens, synced to what is appended and grown by what is generated. */
+import { checkNames, signalOf } from "../arguments.ts";
 import type { ContentPart, Message } from "../chat/messages.ts";
 import { ContextFull, Disposed, InvalidArgument } from "../errors.ts";
 import type { PreparedMedia } from "../media/prepare.ts";
@@ -6,8 +7,8 @@ import type { Warning } from "../warning.ts";
 import type { AppendOptions, GenerateOptions, RenderChatOptions, Session } from "./api.ts";
 import type { Timeline } from "./generation.ts";
 import type { LoadedModel } from "./model.ts";
-import type { SpanAt } from "./media.ts";
-import { APPEND_OPTIONS, checkNames, GENERATE_OPTIONS, signalOf, tokenIds } from "./options.ts";
+import { checkImageTokens, type SpanAt } from "./media.ts";
+import { APPEND_OPTIONS, GENERATE_OPTIONS, tokenIds } from "./options.ts";
 import { checkPlaced, timelineKeys } from "./placed.ts";
 import { chatReader } from "./reply.ts";
 import { readSpans, saveSpans } from "./saved_media.ts";
@@ -71,6 +72,7 @@ export class TimelineSession implements Session {
   ): Promise<void> {
     this.#checkIdle();
     checkNames(options, APPEND_OPTIONS);
+    checkImageTokens(options);
     const { media, imageTokens, signal: given, ...rendering } = options;
     const signal = signalOf(given);
     if (typeof input !== "object" || input === null || !(input.length > 0)) {
@@ -165,7 +167,9 @@ export class TimelineSession implements Session {
     const { ids } = this.#timeline;
     const { contextLength, config: { vocabularySize } } = this.#model;
     const added = tokenIds(input, { vocabularySize, contextLength, before: ids.length });
-    const media = parts.length === 0 ? [] : await this.#busyWith("An append", () => prepare(parts));
+    const media = Array.isArray(parts) && parts.length === 0
+      ? []
+      : await this.#busyWith("An append", () => prepare(parts));
     const spans = this.#model.media.atRuns(added, media, ids.length);
     if (spans.length > 0) {
       const all = [...this.#spans, ...spans];

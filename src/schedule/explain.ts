@@ -1,6 +1,7 @@
 /** A model's plan in figures: layers, KV owners, ops, dispatches, bytes, FLOPs and predicted time, from a config alone. */
 import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
+import { describe, integer } from "../arguments.ts";
 import { InvalidArgument } from "../errors.ts";
 import { costOf, type OpCost, storedBytes } from "./cost.ts";
 import { DECODE_ROWS } from "./dispatches.ts";
@@ -91,14 +92,10 @@ export function explainPlan(
   weights: TextWeights = phantomWeights(config),
   kvFormat: KvFormat = "f16",
 ): Explanation {
-  const machine = machineOf(options.device ?? "cpu");
-  const rows = wholeNumber("rows", options.rows ?? 1, 1, 1 << 20);
-  const context = wholeNumber(
-    "context",
-    options.context ?? Math.max(0, Math.min(1024, config.contextLength - rows)),
-    0,
-    1 << 30,
-  );
+  const machine = machineOf(options.device === undefined ? "cpu" : options.device);
+  const rows = integer("rows", options.rows, 1, 1 << 20) ?? 1;
+  const context = integer("context", options.context, 0, 1 << 30) ??
+    Math.max(0, Math.min(1024, config.contextLength - rows));
   const variant = rows <= DECODE_ROWS ? "decode" : "prefill";
   const groups = pageGroups(config);
   const { plan, tensors } = unplacedPlan(config, weights, { variant, rows, kvFormat });
@@ -170,15 +167,10 @@ function machineOf(device: string | Machine): Machine {
   const machine = machineNamed(String(device));
   if (machine) return machine;
   throw new InvalidArgument(
-    `No figures are known for the device "${device}". Known: metal, cuda, ${
+    `No figures are known for the device ${describe(device)}. Known: metal, cuda, ${
       MACHINES.map((m) => m.name).join(", ")
     }.`,
   );
-}
-
-function wholeNumber(name: string, value: number, least: number, most: number): number {
-  if (Number.isSafeInteger(value) && value >= least && value <= most) return value;
-  throw new InvalidArgument(`${name} is ${value}; it must be a whole number from ${least} to ${most}.`);
 }
 
 function yOf(op: Op): Tensor {

@@ -1,6 +1,7 @@
 /** Text to token ids and back, as the checkpoint's own tokenizer file says. */
 import { fileURLToPath } from "node:url";
-import { InvalidArgument, TokenizerError, UnknownOption } from "../errors.ts";
+import { checkNames, describe, flag, signalOf } from "../arguments.ts";
+import { InvalidArgument, TokenizerError } from "../errors.ts";
 import { AddedMatcher } from "./added.ts";
 import { Bpe } from "./bpe.ts";
 import { parseJsonObject, readTokenizerFile } from "./files.ts";
@@ -103,7 +104,7 @@ export class Tokenizer {
   encode(text: string, options: EncodeOptions = {}): number[] {
     const special = flagOf(options, "special");
     if (typeof text !== "string") {
-      throw new InvalidArgument(`The text to encode is ${nameOf(text)}; pass a string.`);
+      throw new InvalidArgument(`The text to encode is ${describe(text)}; pass a string.`);
     }
     const ids: number[] = [];
     this.#encodeInto(text, special ? this.#special : this.#plain, ids);
@@ -137,7 +138,7 @@ export class Tokenizer {
   decode(ids: Iterable<number>, options: DecodeOptions = {}): string {
     const skipSpecial = flagOf(options, "skipSpecial");
     if (typeof ids !== "object" || ids === null || !(Symbol.iterator in ids)) {
-      throw new InvalidArgument(`The ids to decode are ${nameOf(ids)}; pass a list of token ids.`);
+      throw new InvalidArgument(`The ids to decode are ${describe(ids)}; pass a list of token ids.`);
     }
     const bytes = new Utf8Assembler();
     const texts: string[] = [];
@@ -168,7 +169,7 @@ export class Tokenizer {
     if (text !== undefined) return text;
     throw new TokenizerError(
       "unknown_id",
-      `Token id ${nameOf(id)} is outside the vocabulary of ${this.vocabularySize} tokens. ` +
+      `Token id ${describe(id)} is outside the vocabulary of ${this.vocabularySize} tokens. ` +
         `Use ids that this tokenizer or its model made.`,
     );
   }
@@ -212,19 +213,8 @@ export class Tokenizer {
 
 /** The one option that a call has. Throws InvalidArgument, or UnknownOption for any other. */
 function flagOf<K extends string>(options: { [name in K]?: boolean }, name: K): boolean {
-  if (typeof options !== "object" || options === null) {
-    throw new InvalidArgument(`Options are ${nameOf(options)}. Pass an object such as {${name}: true}.`);
-  }
-  for (const key of Object.keys(options)) if (key !== name) throw new UnknownOption(key, [name]);
-  const value = options[name];
-  if (value === undefined || typeof value === "boolean") return value ?? false;
-  throw new InvalidArgument(`${name} is ${nameOf(value)}; it must be true or false.`);
-}
-
-/** A value for an error message. */
-function nameOf(value: unknown): string {
-  if (typeof value === "object" && value !== null) return Array.isArray(value) ? "a list" : "an object";
-  return typeof value === "string" ? JSON.stringify(value.slice(0, 60)) : String(value);
+  checkNames(options, [name]);
+  return flag(name, options[name]) ?? false;
 }
 
 function matchers(vocabulary: Vocabulary, control: boolean): Matchers {
@@ -269,8 +259,10 @@ export async function loadTokenizer(
   options: LoadTokenizerOptions = {},
 ): Promise<Tokenizer> {
   if (!(folder instanceof URL) && (typeof folder !== "string" || folder === "")) {
-    throw new InvalidArgument(`The folder of a tokenizer is ${nameOf(folder)}; pass its path or URL.`);
+    throw new InvalidArgument(`The folder of a tokenizer is ${describe(folder)}; pass its path or URL.`);
   }
+  checkNames(options, ["signal"]);
+  const signal = signalOf(options.signal);
   const file = folder instanceof URL && folder.protocol === "file:" ? fileURLToPath(folder) : folder;
   if (
     typeof file === "string" && file.endsWith(".gguf") && (await Deno.stat(file).catch(() => null))?.isFile
@@ -284,7 +276,7 @@ export async function loadTokenizer(
   }
   const [json, config, generation] = await Promise.all(
     ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].map(async (name) => {
-      const bytes = await readTokenizerFile(folder, name, options.signal);
+      const bytes = await readTokenizerFile(folder, name, signal);
       return bytes && parseJsonObject(bytes, name);
     }),
   );

@@ -1,5 +1,5 @@
 import { assertEquals, assertRejects, assertThrows } from "@std/assert";
-import { load } from "../../mod.ts";
+import { load, loadTokenizer } from "../../mod.ts";
 import { settingsOf } from "../../src/engine/options.ts";
 import { ContextFull, InvalidArgument, UnknownOption } from "../../src/errors.ts";
 import { TINY } from "../support/models.ts";
@@ -31,7 +31,7 @@ const WRONG: [string, unknown[]][] = [
   ["frequencyPenalty", ["1", -1000]],
   ["seed", [-1, 0.5, 2 ** 53, "7"]],
   ["stop", ["", [""], [1], 5, new Array(65).fill("x")]],
-  ["logitBias", [[1], 5, { x: 1 }, { 100: 1 }, { 1: NaN }, new Map([[-1, 1]])]],
+  ["logitBias", [[1], 5, { x: 1 }, { 100: 1 }, { 1: NaN }, { 1: undefined }, new Map([[-1, 1]])]],
   ["logprobs", [-1, 257, "3"]],
   ["ignoreEos", ["yes", 1]],
   ["signal", [{}, "x"]],
@@ -89,6 +89,45 @@ Deno.test("wrong options of a rendered chat are named rather than taken for abse
     assertThrows(() => model.renderChat(messages, options as never), InvalidArgument, name);
     if (name === "addGenerationPrompt") continue;
     await assertRejects(() => model.chat(messages, options as never), InvalidArgument, name);
+  }
+});
+
+Deno.test("options that are no plain object are refused rather than taken for none", async () => {
+  await using model = await load(TINY);
+  for (const options of [null, 5, "x", [], new Map([["temperature", 0]]), new Date(), /x/]) {
+    await assertRejects(() => load(TINY, options as never), InvalidArgument, "Options are");
+    await assertRejects(() => model.complete("Hi", options as never), InvalidArgument, "Options are");
+    await assertRejects(() => loadTokenizer(TINY, options as never), InvalidArgument, "Options are");
+    assertThrows(() => model.explain(options as never), InvalidArgument, "Options are");
+  }
+  await assertRejects(() => loadTokenizer(TINY, { cache: "x" } as never), UnknownOption, "cache");
+  await assertRejects(() => loadTokenizer(TINY, { signal: 5 } as never), InvalidArgument, "signal");
+  const { text } = await model.complete(
+    "The",
+    Object.assign(Object.create(null), { maxTokens: 1, temperature: 0 }),
+  );
+  assertEquals(typeof text, "string");
+});
+
+Deno.test("a wrong budget of soft tokens is named, with pictures or without", async () => {
+  await using model = await load(TINY);
+  const messages = [{ role: "user" as const, content: "Hi" }];
+  for (const imageTokens of [null, 0, 71, "70", Symbol("70")] as never[]) {
+    const named = [InvalidArgument, "imageTokens"] as const;
+    await assertRejects(() => model.chat(messages, { imageTokens }), ...named);
+    await assertRejects(() => model.logits([2, 5], { imageTokens }), ...named);
+    await assertRejects(() => model.embedAudio("x.wav", { imageTokens }), ...named);
+    using session = model.session();
+    await assertRejects(() => session.append([2, 5], { imageTokens }), ...named);
+  }
+});
+
+Deno.test("wrong figures for explain are named", async () => {
+  await using model = await load(TINY);
+  for (const value of [null, -1, 0.5, "1", Symbol("1")] as never[]) {
+    assertThrows(() => model.explain({ rows: value }), InvalidArgument, "rows");
+    assertThrows(() => model.explain({ context: value }), InvalidArgument, "context");
+    assertThrows(() => model.explain({ device: value }), InvalidArgument, "device");
   }
 });
 
