@@ -1,6 +1,7 @@
 /** The `markbase` command line: finds the command, prints help, turns errors into one line and an exit code. */
 import { MarkbaseError } from "../errors.ts";
 import * as batch from "./batch.ts";
+import * as bench from "./bench.ts";
 import * as chat from "./chat.ts";
 import * as describe from "./describe.ts";
 import * as doctor from "./doctor.ts";
@@ -31,6 +32,7 @@ const commands: Record<string, Command> = {
     help: explain.help,
     run: explain.explain,
   },
+  bench: { summary: "how fast a model runs here", help: bench.help, run: bench.bench },
   quantize: { summary: "a smaller copy of a model", help: quantize.help, run: quantize.quantize },
   pull: { summary: "download a model of the hub", help: hub.pullHelp, run: hub.pull },
   list: { summary: "models in the hub's cache", help: hub.listHelp, run: hub.list },

@@ -141,6 +141,36 @@ Deno.test("doctor prints a line for each op, and fails when the device that it i
   assertEquals(unknown.code, 2);
 });
 
+Deno.test("every command is listed and explains itself", async () => {
+  const { stdout } = await markbase(["--help"]);
+  const commands = stdout.split("\n").flatMap((line) => /^ {2}(\w+) /.exec(line)?.[1] ?? []);
+  const expected = "batch bench chat describe doctor explain generate list pull quantize remove transcribe";
+  assertEquals(commands.sort(), expected.split(" "));
+  const helps = await Promise.all(commands.map((command) => markbase([command, "--help"])));
+  helps.forEach(({ code, stdout }, i) => {
+    assertEquals(code, 0);
+    assertStringIncludes(stdout, `markbase ${commands[i]}`);
+  });
+});
+
+Deno.test("bench tells the rates of prompts and of generation, and JSON for programs", async () => {
+  const size = ["--device", "cpu", "--prompt", "40", "--tokens", "4", "--repetitions", "2"];
+  const text = await markbase(["bench", ...size]);
+  assertEquals(text.code, 0, text.stderr);
+  assertMatch(text.stdout, /^prompt +40( +[\d.]+){3}$/m);
+  assertMatch(text.stdout, /^generation +4( +[\d.]+){3}$/m);
+  const { stdout } = await markbase(["bench", "tiny", ...size, "--sequences", "3", "--json"]);
+  const result = JSON.parse(stdout);
+  assertEquals([result.model, result.device, result.sequences], ["tiny", "cpu", 3]);
+  for (const rates of [result.tokensPerSecond.prompt, result.tokensPerSecond.generation]) {
+    assertEquals(rates.length, 2);
+    for (const rate of rates) assert(rate > 0 && Number.isFinite(rate));
+  }
+  const wrong = await markbase(["bench", "--tokens", "1"]);
+  assertEquals(wrong.code, 2);
+  assertStringIncludes(wrong.stderr, "--tokens is 1");
+});
+
 Deno.test("wrong usage exits with 2 and says what is right", async () => {
   assertEquals((await markbase([])).code, 2);
   const command = await markbase(["genrate"]);
