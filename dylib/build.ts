@@ -4,7 +4,7 @@
  * compiler. A folder appears there complete or not at all (it is renamed into place), and is checked each time it is opened.
  * `deno run -A dylib/build.ts` builds and prints the path.
  */
-import { LibraryError } from "../src/errors.ts";
+import { LibraryError, MarkbaseError } from "../src/errors.ts";
 import { cacheFolder } from "../ffi/cache_folder.ts";
 import { requirePermission } from "../ffi/permissions.ts";
 import { COMMON_FLAGS, type Compiler, compilerCommand, findCompiler, ISAS } from "./compiler.ts";
@@ -61,12 +61,32 @@ const STALE_MS = 24 * 3600 * 1000; // work folders of killed builds, and objects
 
 /**
  * Returns the library built from the sources, from the cache where it is there and intact, compiling it otherwise.
- * Throws `LibraryError` (no_compiler, old_compiler, build_failed, source_mismatch, source_unavailable) or
+ * Throws `LibraryError` (no_compiler, old_compiler, build_failed, source_mismatch, source_unavailable, cache_unusable) or
  * `MissingPermission`.
  */
 export async function buildLibrary(options: BuildOptions = {}): Promise<BuiltLibrary> {
-  const base = options.sources ?? HERE;
   const cache = await cacheFolder(options.cache);
+  try {
+    return await findOrBuild(cache, options);
+  } catch (cause) {
+    if (options.signal?.aborted || !isSystemError(cause)) throw cause;
+    throw new LibraryError(
+      "cache_unusable",
+      `The library cannot be built in the cache folder ${cache}: ${cause.message}. ` +
+        "Name another one with MARKBASE_CACHE or the cache option.",
+      { cause },
+    );
+  }
+}
+
+/** Whether the system refused something, such as a folder that cannot be made or a full disk. */
+function isSystemError(cause: unknown): cause is Error {
+  return cause instanceof Error && !(cause instanceof MarkbaseError) &&
+    (Object.values(Deno.errors).some((kind) => cause instanceof kind) || /os error/.test(cause.message));
+}
+
+async function findOrBuild(cache: string, options: BuildOptions): Promise<BuiltLibrary> {
+  const base = options.sources ?? HERE;
   await requirePermission({ name: "read", path: cache }, "to read its cache folder");
   const sources = withoutPtx(await readSources(base));
   const devices = { ...sources.devices, ...options.devices };

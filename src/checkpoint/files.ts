@@ -21,10 +21,14 @@ export interface OpenFile extends FileEntry, Disposable {
 /** Opens `name` in `folder` (or the path `name` itself without a folder) for reading. */
 export async function openFile(folder: string | null, name: string): Promise<OpenFile> {
   const path = folder === null ? name : join(folder, name);
+  const refuse = ({ isFile }: Deno.FileInfo) => {
+    if (!isFile) throw new CheckpointError("missing_file", `${path} is not a file.`);
+  };
+  refuse(await guard(path, folder ?? path, () => Deno.stat(path))); // opening a pipe would wait for its writer
   const handle = await guard(path, folder ?? path, () => Deno.open(path, { read: true }));
   try {
     const info = await handle.stat();
-    if (!info.isFile) throw new CheckpointError("missing_file", `${path} is not a file.`);
+    refuse(info);
     return { path, size: info.size, handle, [Symbol.dispose]: () => handle.close() };
   } catch (error) {
     handle.close();

@@ -52,8 +52,8 @@ export class FolderWriter implements AsyncDisposable {
       throw new InvalidArgument(`${path} exists already. Name another folder, or remove it.`);
     }
     const writer = new FolderWriter(path, `${path}.${crypto.randomUUID().slice(0, 8)}.part`);
-    await Deno.mkdir(writer.work, { recursive: true });
     try {
+      await Deno.mkdir(writer.work, { recursive: true });
       await writer.#begin(tensors, shardBytes);
     } catch (error) {
       await writer[Symbol.asyncDispose]();
@@ -144,12 +144,13 @@ export class FolderWriter implements AsyncDisposable {
   }
 
   #failure(cause: unknown): unknown {
-    if (!/no space left|ENOSPC|quota exceeded/i.test(String(cause))) return cause;
-    return new MarkbaseError(
-      "no_space",
-      `The disk of ${this.folder} is full. Free some space and try again.`,
-      { cause },
-    );
+    if (!(cause instanceof Error) || cause instanceof MarkbaseError) return cause;
+    if (/no space left|ENOSPC|quota exceeded/i.test(cause.message)) {
+      const message = `The disk of ${this.folder} is full. Free some space and try again.`;
+      return new MarkbaseError("no_space", message, { cause });
+    }
+    const message = `${this.folder} cannot be written: ${cause.message}. Name another folder.`;
+    return new MarkbaseError("not_writable", message, { cause });
   }
 }
 

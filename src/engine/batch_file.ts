@@ -225,6 +225,8 @@ function unwritable(path: string, cause: unknown): InvalidArgument {
 
 async function readText(path: string): Promise<string> {
   try {
+    const { isCharDevice, isBlockDevice } = await Deno.stat(path);
+    if (isCharDevice || isBlockDevice) throw new Error("it is a device without an end");
     return await Deno.readTextFile(path);
   } catch (error) {
     throw unreadable(path, error);

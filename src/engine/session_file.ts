@@ -196,6 +196,7 @@ function checkMatch(header: Header, engine: Engine, path: string): void {
 
 async function open(path: string): Promise<Deno.FsFile> {
   try {
+    if (!(await Deno.stat(path)).isFile) throw new Error("it is not a file");
     return await Deno.open(path, { read: true });
   } catch (cause) {
     if (cause instanceof Deno.errors.NotFound) {

@@ -19,7 +19,9 @@ export async function readTokenizerFile(
   try {
     if (url === undefined || url.protocol === "file:") {
       const path = url ?? `${folder}/${name}`;
-      checkSize((await Deno.stat(path)).size, name, maxBytes);
+      const { isFile, size } = await Deno.stat(path);
+      if (!isFile) throw new TokenizerError("tokenizer_read", `${name} in ${folder} is not a file.`);
+      checkSize(size, name, maxBytes);
       return await Deno.readFile(path, { signal });
     }
     const response = await fetch(url, { signal });
