@@ -5,7 +5,7 @@
  *
  *     deno run -A bench/peers/speed.ts MODEL… [--llama PROGRAM] [--node FOLDER] [--gguf FILE]
  *         [--transformers PYTHON] [--mlx PYTHON] [--folder FOLDER]
- *         [--prompt 512] [--tokens 32] [--repetitions 5] [--threads N] [--busy] [--wait] [--json FILE]
+ *         [--prompt 512] [--tokens 32] [--repetitions 5] [--threads N] [--busy] [--wait] [--json FILE] [--title TEXT]
  *
  * MODEL is what markbase loads; several are several peers. PROGRAM is the compiled `llama_worker.cpp`; the FOLDER of --node has
  * node-llama-cpp; each PYTHON has the packages that `mlx_worker.py` and `transformers_worker.py` name. --gguf is for llama.cpp
@@ -40,6 +40,7 @@ const { values, words: models } = parseFlags(Deno.args, {
   threads: { type: "number", help: "of the peers; markbase takes all cores" },
   busy: { type: "boolean", help: "decoding with a busy process on each core too, no prefill" },
   wait: WAIT,
+  title: { type: "string", help: "of the comparison; default: the name of MODEL" },
   json: { type: "string", help: "file to which the samples are added" },
 });
 if (models.length === 0) {
@@ -88,7 +89,7 @@ const counts = ({ command: { most } }: Peer) => ({
   tokens: Math.min(tokens, most?.tokens ?? tokens),
 });
 const record: Comparison = {
-  title: base(models[0]),
+  title: values.title ?? base(models[0]),
   threads,
   bandwidth: [],
   dates: [new Date().toISOString()],
