@@ -101,13 +101,17 @@ export async function waitForLine(): Promise<void> {
 export interface Resident {
   all: number;
   /** pages of mapped files */ files: number;
+  /** pages that had to be read from disk since the start: where these grow, memory is too small for all peers at once */
+  majorFaults: number;
 }
 
 /** Resident bytes of a process; `"self"`: of this one. Linux alone. */
 export async function residentOf(pid: number | "self"): Promise<Resident> {
   const status = await Deno.readTextFile(`/proc/${pid}/status`);
   const field = (name: string) => 1024 * Number(new RegExp(`${name}:\\s*(\\d+)`).exec(status)?.[1] ?? NaN);
-  return { all: field("VmRSS"), files: field("RssFile") };
+  // Fields of stat after the name in parentheses: state is the first, majflt the tenth.
+  const stat = (await Deno.readTextFile(`/proc/${pid}/stat`)).split(") ").at(-1)!.split(" ");
+  return { all: field("VmRSS"), files: field("RssFile"), majorFaults: Number(stat[9]) };
 }
 
 /** The running process of a peer. */

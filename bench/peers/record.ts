@@ -13,6 +13,7 @@ export interface PeerRecord extends Rates {
   /** seconds of each load */ load: number[];
   /** bytes after the last request of each part: all, and those of mapped files */ resident: number[];
   residentFiles: number[];
+  /** pages read from disk while each part was timed */ majorFaults: number[];
   /** tokens of a prompt, and tokens decoded */ prompt: number;
   tokens: number;
 }
@@ -26,10 +27,20 @@ export interface Comparison {
   peers: Record<string, PeerRecord>;
 }
 
+const SAMPLES = [
+  "prefill",
+  "decode",
+  "busyDecode",
+  "load",
+  "resident",
+  "residentFiles",
+  "majorFaults",
+] as const;
+
 /** A comparison without samples. */
 export function emptyRecord(prompt: number, tokens: number): PeerRecord {
-  const samples = { prefill: [], decode: [], busyDecode: [], load: [], resident: [], residentFiles: [] };
-  return { ...samples, prompt, tokens };
+  const samples = { prefill: [], decode: [], busyDecode: [] };
+  return { ...samples, load: [], resident: [], residentFiles: [], majorFaults: [], prompt, tokens };
 }
 
 /** The samples of both. Throws where a peer was asked for another number of tokens. */
@@ -40,9 +51,7 @@ export function joined(before: Comparison, after: Comparison): Comparison {
     if (own.prompt !== record.prompt || own.tokens !== record.tokens) {
       throw new RangeError(`${name} was timed over ${own.prompt} and ${own.tokens} tokens before.`);
     }
-    for (const key of ["prefill", "decode", "busyDecode", "load", "resident", "residentFiles"] as const) {
-      own[key].push(...record[key]);
-    }
+    for (const key of SAMPLES) own[key].push(...record[key]);
   }
   return {
     ...after,

@@ -120,6 +120,7 @@ async function decodeAll(key: "decode" | "busyDecode"): Promise<void> {
 }
 
 if (values.wait) await waitForLine();
+const faults = await Promise.all(peers.map(async (peer) => (await peer.resident()).majorFaults));
 const before = await readBandwidth(cores);
 for (let i = 0; i < repetitions; i++) {
   if (!busy) {
@@ -139,10 +140,12 @@ for (let i = 0; i < repetitions; i++) {
 }
 const after = await readBandwidth(cores);
 record.bandwidth.push([before / 1e9, after / 1e9]);
-for (const peer of peers) {
-  const { all, files } = await peer.resident();
-  record.peers[peer.name].resident.push(all);
-  record.peers[peer.name].residentFiles.push(files);
+for (const [i, peer] of peers.entries()) {
+  const { all, files, majorFaults } = await peer.resident();
+  const own = record.peers[peer.name];
+  own.resident.push(all);
+  own.residentFiles.push(files);
+  own.majorFaults.push(majorFaults - faults[i]);
 }
 
 let whole = record;
