@@ -1,9 +1,11 @@
 /** `markbase describe`: what a model sees in pictures and videos. */
 import type { ContentPart, Model } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
+import { checkFfmpeg } from "../media/ffmpeg.ts";
 import { isVideo } from "../media/kind.ts";
+import { sniff } from "../media/sniff.ts";
 import { readPicture } from "../media/picture.ts";
-import { readSource, regularPath } from "../media/source.ts";
+import { readHead, readSource, regularPath } from "../media/source.ts";
 import { MAX_VIDEO_BYTES } from "../media/frames.ts";
 import { describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
@@ -68,7 +70,9 @@ export async function describe(args: string[], signal: AbortSignal): Promise<voi
 /** A path as it is, anything else as its bytes, so that it is fetched once. */
 async function open(source: string, signal: AbortSignal): Promise<Looked["part"]> {
   const bytes = await regularPath(source) ?? await readSource(source, { limit: MAX_VIDEO_BYTES, signal });
-  return await isVideo(bytes, signal) ? { type: "video", video: bytes } : { type: "image", image: bytes };
+  if (!await isVideo(bytes, signal)) return { type: "image", image: bytes };
+  await checkFfmpeg(sniff(await readHead(bytes, signal)));
+  return { type: "video", video: bytes };
 }
 
 async function show(image: Parameters<typeof readPicture>[0], signal: AbortSignal): Promise<void> {

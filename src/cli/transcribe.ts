@@ -1,6 +1,7 @@
 /** `markbase transcribe`: recordings to text or subtitles, long ones in overlapping chunks. */
 import type { Message, Model, Warning } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
+import { checkFfmpeg } from "../media/ffmpeg.ts";
 import { MAX_CLIP_SAMPLES, SAMPLE_RATE } from "../media/mel.ts";
 import { sniff } from "../media/sniff.ts";
 import { readSound, soundFormat } from "../media/sound.ts";
@@ -92,7 +93,7 @@ export async function transcribe(args: string[], signal: AbortSignal): Promise<v
 /** Refuses a file that holds no sound before a model is loaded for it; what is not at hand is fetched later. */
 async function checkSound(source: string, signal: AbortSignal): Promise<void> {
   const path = await regularPath(source);
-  if (path !== undefined) soundFormat(sniff(await readHead(path, signal)));
+  if (path !== undefined) await checkFfmpeg(soundFormat(sniff(await readHead(path, signal))));
 }
 
 /** Hears a recording chunk by chunk. */

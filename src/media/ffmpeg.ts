@@ -87,7 +87,9 @@ interface LocalFile {
   /** removes what was made for it */ remove(): Promise<void>;
 }
 
-async function checkFfmpeg(format: MediaFormat): Promise<void> {
+/** Rejects with `MediaError` (`ffmpeg_missing`) or `MissingPermission` where a format needs an `ffmpeg` that cannot be had. */
+export async function checkFfmpeg(format: MediaFormat | undefined): Promise<void> {
+  if (format === undefined || !isFfmpegFormat(format)) return;
   await requirePermission({ name: "run", command: "ffmpeg" }, `to read ${format.toUpperCase()} files`);
   try {
     await new Deno.Command("ffmpeg", { args: ["-version"], stdin: "null", stdout: "null", stderr: "null" })

@@ -68,6 +68,35 @@ Deno.test("describe and transcribe end with one line and a code for what they ca
   }
 });
 
+Deno.test("without an ffmpeg, a video and a sound that need one are refused before a model is loaded", async () => {
+  const folder = await Deno.makeTempDir();
+  await Deno.writeFile(
+    `${folder}/a.mp4`,
+    new Uint8Array([0, 0, 0, 16, ...new TextEncoder().encode("ftypisom"), 0, 0, 0, 0]),
+  );
+  await Deno.writeFile(`${folder}/a.aac`, new Uint8Array([0xff, 0xf1, 0x50, 0x80, 0, 0x1f, 0xfc]));
+  for (const [command, file] of [["describe", "a.mp4"], ["transcribe", "a.mp4"], ["transcribe", "a.aac"]]) {
+    const { code, stdout, stderr } = await new Deno.Command(Deno.execPath(), {
+      args: [
+        "run",
+        "-A",
+        `${root}src/cli/main.ts`,
+        command,
+        `${folder}/${file}`,
+        "--model",
+        "/no/such/model",
+      ],
+      env: { NO_COLOR: "1", PATH: folder },
+    }).output();
+    assertEquals([code, stdout.length], [1, 0]);
+    assertMatch(
+      new TextDecoder().decode(stderr),
+      /^error: Reading (MP4|AAC) files takes an ffmpeg on the PATH.*\n$/,
+    );
+  }
+  await Deno.remove(folder, { recursive: true });
+});
+
 Deno.test("transcribe writes recordings down, one a line with their names", async () => {
   const { code, stdout } = await markbase("transcribe", tiny("digits.wav"), tiny("command.wav"));
   assertEquals(code, 0);
