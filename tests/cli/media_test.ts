@@ -46,6 +46,34 @@ Deno.test("describe takes a video, a data URI and a question, and prints JSON", 
   assertEquals(asked.stdout, "Orange.\n");
 });
 
+const hasFfmpeg = await new Deno.Command("ffmpeg", { args: ["-version"], stdout: "null", stderr: "null" })
+  .output()
+  .then(() => true, () => false);
+if (!hasFfmpeg) console.log("there is no ffmpeg; describing and transcribing an MP4 file is not tested");
+
+Deno.test({
+  name: "describe tells of the scenes of an MP4 file, and transcribe hears its sound",
+  ignore: !hasFfmpeg,
+  fn: async () => {
+    const folder = await Deno.makeTempDir();
+    const path = `${folder}/scenes.mp4`;
+    const inputs = ["-i", example("scenes.gif"), "-i", example("rising.wav")];
+    const output = ["-r", "0.5", "-pix_fmt", "yuv420p", "-crf", "10"];
+    const make = async (to: string, ...args: string[]) =>
+      assertEquals(
+        (await new Deno.Command("ffmpeg", { args: ["-v", "error", ...args, to] }).output()).success,
+        true,
+      );
+    await make(path, ...inputs.slice(0, 2), ...output);
+    const { stdout } = await markbase("describe", path, "--temperature", "0");
+    assertEquals(stdout, "First: a red triangle. Second: two purple diamonds.\n");
+    await make(`${folder}/sound.mp4`, ...inputs, ...output);
+    const heard = JSON.parse((await markbase("transcribe", `${folder}/sound.mp4`, "--json")).stdout);
+    assertEquals([heard.text, heard.warnings], ["[a rising tone]", []]);
+    await Deno.remove(folder, { recursive: true });
+  },
+});
+
 Deno.test("describe and transcribe end with one line and a code for what they cannot use", async () => {
   const cases: [string[], number, RegExp][] = [
     [["describe"], 2, /Name at least one picture/],
