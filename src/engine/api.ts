@@ -129,7 +129,7 @@ export interface RenderChatOptions {
 
 /** Options of `Session.append`. */
 export interface AppendOptions extends RenderChatOptions, PromptOptions {
-  /** Ends reading and embedding media; the promise rejects with the signal's reason. */
+  /** Ends reading media; the promise rejects with the signal's reason. */
   signal?: AbortSignal;
 }
 
@@ -348,7 +348,7 @@ export interface Session extends Disposable, AsyncDisposable {
    * the two differ if need be.
    */
   append(input: ArrayLike<number> | readonly Message[], options?: AppendOptions): Promise<void>;
-  /** Generates token ids and adds them to the timeline. */
+  /** Generates token ids and adds them to the timeline; towers run for media that the cache does not hold. */
   generate(options?: GenerateOptions): AsyncGenerator<number, void, undefined>;
   /** A second timeline that starts with the same tokens and shares their cache. */
   fork(): Session;

@@ -3,7 +3,7 @@ import { MediaError } from "../errors.ts";
 import { Breath } from "./breath.ts";
 import { codecMissing } from "./codecs.ts";
 import { Bytes } from "./headers/bytes.ts";
-import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
+import { checkSamples, damagedSound, isSample, type MonoSound } from "./mono.ts";
 import { readMp3 } from "./headers/mp3.ts";
 import { importPackage } from "./packages.ts";
 
@@ -77,7 +77,12 @@ async function decodeAll(
     }
     rate = piece.sampleRate;
     checkSamples(length += piece.samplesDecoded, rate);
-    pieces.push(meanOf(piece));
+    const mean = meanOf(piece);
+    const wrong = mean.findIndex((sample) => !isSample(sample));
+    if (wrong >= 0) {
+      throw damagedSound(NAMES[codec], `sample ${length - mean.length + wrong} is ${mean[wrong]}`);
+    }
+    pieces.push(mean);
   };
   try {
     for (let at = 0; at < bytes.length; at += PIECE_BYTES) {

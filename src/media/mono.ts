@@ -27,6 +27,14 @@ export interface Sound {
 /** Samples of one channel that a sound may have: 93 minutes at 48 kHz. */
 export const MAX_SAMPLES: number = 2 ** 28;
 
+/** Loudest sample: full scale is 1, and nobody means more than this; filters can add up such samples. */
+const MOST_LOUD = 1e30;
+
+/** Whether a sample is a number that can be worked with. */
+export function isSample(value: number): boolean {
+  return Math.abs(value) <= MOST_LOUD;
+}
+
 /** The error for a sound that cannot be decoded. `format` is its name as people write it. */
 export function damagedSound(format: string, what: string, cause?: unknown): MediaError {
   return new MediaError(

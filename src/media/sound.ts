@@ -4,7 +4,7 @@ import { readCompressed } from "./compressed_sound.ts";
 import { isFfmpegFormat, soundWithFfmpeg } from "./ffmpeg.ts";
 import type { AudioInput, MediaSource, RawSamples } from "./inputs.ts";
 import { SAMPLE_RATE } from "./mel.ts";
-import { checkSamples, type MonoSound, type Sound } from "./mono.ts";
+import { checkSamples, isSample, type MonoSound, type Sound } from "./mono.ts";
 import { resample } from "./resample.ts";
 import { isMediaSource, readHead, readSource, regularPath } from "./source.ts";
 import { isAudioFormat, type MediaFormat, sniff } from "./sniff.ts";
@@ -91,7 +91,7 @@ function rawSound(input: RawSamples): MonoSound {
   for (let i = 0; i < frames; i++) {
     let sum = 0;
     for (let c = 0; c < channels; c++) sum += data[i * channels + c];
-    if (!Number.isFinite(sum)) throw new InvalidArgument(`Raw sample ${i * channels} is ${sum}.`);
+    if (!isSample(sum / scale)) throw new InvalidArgument(`Raw sample ${i * channels} is ${sum}.`);
     samples[i] = sum / channels / scale;
   }
   return { samples, rate: sampleRate, warnings: [] };

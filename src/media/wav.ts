@@ -1,7 +1,7 @@
 /** WAV files (RIFF, RF64, BW64): integers of 8 to 32 bits, floats of 32 and 64, A-law and mu-law, extensible headers. */
 import { MediaError } from "../errors.ts";
 import { Bytes, Truncated } from "./headers/bytes.ts";
-import { checkSamples, damagedSound, type MonoSound } from "./mono.ts";
+import { checkSamples, damagedSound, isSample, type MonoSound } from "./mono.ts";
 
 interface Format {
   /** 1 integers, 3 floats, 6 A-law, 7 mu-law */ code: number;
@@ -96,7 +96,7 @@ function readSamples(data: Bytes, from: number, declared: number | undefined, fo
   for (let i = 0; i < frames; i++) {
     let sum = 0;
     for (let c = 0; c < channels; c++) sum += sample(from + i * frameBytes + c * sampleBytes);
-    if (!Number.isFinite(sum)) throw damagedSound("WAV", `sample ${i} is ${sum}`);
+    if (!isSample(sum)) throw damagedSound("WAV", `sample ${i} is ${sum}`);
     samples[i] = sum / channels;
   }
   return { samples, rate, warnings };

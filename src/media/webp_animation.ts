@@ -12,6 +12,9 @@ interface Frame extends Area {
   to: number;
 }
 
+/** Bytes before the chunks of a frame. */
+const FRAME_HEADER = 16;
+
 /** The first `most` frames. Throws `MediaError`. */
 export async function* webpFrames(bytes: Uint8Array, most: number): AsyncGenerator<AnimationFrame> {
   const { width, height } = imageHeader("webp", bytes);
@@ -47,6 +50,7 @@ function listFrames(bytes: Uint8Array): Frame[] {
     if (data.u32(4, true) + 8 > data.length) throw new Truncated(`${data.length} bytes`);
     for (const { kind, from, to } of riffChunks(data)) {
       if (kind !== "ANMF") continue;
+      if (to < from + FRAME_HEADER) throw damagedImage("webp", `a frame has ${to - from} bytes`);
       const flags = data.u8(from + 15);
       frames.push({
         x: data.u24(from) * 2,
@@ -56,7 +60,7 @@ function listFrames(bytes: Uint8Array): Frame[] {
         duration: data.u24(from + 12),
         replace: (flags & 2) !== 0,
         dispose: (flags & 1) !== 0,
-        from: from + 16,
+        from: from + FRAME_HEADER,
         to,
       });
     }

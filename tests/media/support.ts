@@ -36,3 +36,24 @@ export function pixelDistance(a: Picture, b: Picture): number {
   }
   return a.pixels.reduce((most, value, i) => Math.max(most, Math.abs(value - b.pixels[i])), 0);
 }
+
+/** Copies of a file with a few bytes changed, half of them in its first 120, and now and then cut; the same for a seed each time. */
+export function* damagedCopies(
+  file: Uint8Array,
+  count: number,
+  seed: number,
+): Generator<Uint8Array<ArrayBuffer>> {
+  let state = seed;
+  const below = (n: number) => {
+    state = Math.imul(state, 1664525) + 1013904223 >>> 0;
+    return Math.floor(state / 2 ** 32 * n);
+  };
+  for (let copy = 0; copy < count; copy++) {
+    const bytes = new Uint8Array(file);
+    for (let changes = 1 + below(6); changes > 0; changes--) {
+      const at = below(below(2) === 0 ? Math.min(120, bytes.length) : bytes.length);
+      bytes[at] = [bytes[at] ^ 1 << below(8), 0, 255, below(256)][below(4)];
+    }
+    yield below(5) === 0 ? bytes.subarray(0, below(bytes.length) + 1) : bytes;
+  }
+}

@@ -5,6 +5,7 @@ import type { VideoInput } from "../../src/media/inputs.ts";
 import { prepareVideo, timestamp } from "../../src/media/prepare.ts";
 import type { Picture } from "../../src/media/resize.ts";
 import { readSound } from "../../src/media/sound.ts";
+import { readPicture } from "../../src/media/picture.ts";
 import { readVideo } from "../../src/media/video.ts";
 import { expectedPicture, mediaBytes, mediaPath, pixelDistance } from "./support.ts";
 
@@ -126,6 +127,21 @@ function longAnimation(name: string, count: number): Uint8Array {
   return long;
 }
 
+Deno.test("a frame of an animated WebP that is too short for its header is damaged", async () => {
+  const bytes = mediaBytes("animated.webp");
+  const frame = new TextDecoder("latin1").decode(bytes).lastIndexOf("ANMF");
+  for (const size of [0, 1, 15]) {
+    const short = bytes.slice(0, frame + 8 + 16);
+    const view = new DataView(short.buffer);
+    view.setUint32(4, short.length - 8, true);
+    view.setUint32(frame + 4, size, true);
+    for (const read of [() => framesOf(short), () => readPicture(short)]) {
+      const error = await assertRejects(read, MediaError);
+      assertMatch(error.message, new RegExp(`a frame has ${size} bytes`));
+    }
+  }
+});
+
 Deno.test("an animation of thousands of frames is sampled at even distances, and ends with its signal", async () => {
   for (const [name, count] of [["animated.gif", 60_000], ["animated.webp", 3000]] as const) {
     const bytes = longAnimation(name, count);
@@ -152,7 +168,12 @@ Deno.test("an animation of thousands of frames is sampled at even distances, and
 async function withPath(path: string, code: string): Promise<string> {
   const module = new URL("../../src/media/video.ts", import.meta.url).href;
   const { stdout, stderr } = await new Deno.Command(Deno.execPath(), {
-    args: ["eval", "--no-check", `import { readVideo } from "${module}"; ${code}`],
+    args: [
+      "eval",
+      "--no-check",
+      `import { readPicture } from "../../src/media/picture.ts";
+import { readVideo } from "${module}"; ${code}`,
+    ],
     env: { PATH: path },
   }).output();
   return new TextDecoder().decode(stdout) + new TextDecoder().decode(stderr);

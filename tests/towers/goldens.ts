@@ -122,7 +122,7 @@ async function checkExtremes(model: LoadedModel): Promise<void> {
   }
   if (audio === null) return;
   for (const samples of [800, 16_000]) {
-    for (const loud of [0, 1, 1000, 1e30]) {
+    for (const loud of [0, 1, 1000, 1e29]) {
       const noise = Float32Array.from({ length: samples }, (_, i) => loud * Math.sin(i * i));
       const click = new Float32Array(samples);
       click[samples >> 1] = loud;
