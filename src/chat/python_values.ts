@@ -190,7 +190,7 @@ function compareText(a: string, b: string): number {
 }
 
 /** What Python's `str.strip()` removes; JavaScript's `trim` differs on U+FEFF, U+001C–U+001F and U+0085. */
-export const PYTHON_SPACE: string =
+const PYTHON_SPACE =
   "\\t\\n\\v\\f\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 
 /** Python's `strip()`, `lstrip()` and `rstrip()` without arguments. */

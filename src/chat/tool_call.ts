@@ -45,21 +45,6 @@ export function parseToolCall(raw: RawToolCall, complete: boolean): ParsedToolCa
   return { name, arguments: args, repaired: reader.repaired || rest !== "" || !head.startsWith("call:") };
 }
 
-/** Arguments alone, from `{` on; undefined if they cannot be read. */
-export function parseToolArguments(raw: RawToolCall): Record<string, unknown> | undefined {
-  const open = raw.text.indexOf("{");
-  return open < 0 ? undefined : new ArgumentReader(raw, open).mapping(0);
-}
-
-/** Text in which every spelled quote counts as a quote token. */
-export function rawToolCall(text: string): RawToolCall {
-  const quotes: number[] = [];
-  for (let at = text.indexOf(QUOTE_TOKEN); at >= 0; at = text.indexOf(QUOTE_TOKEN, at + QUOTE_TOKEN.length)) {
-    quotes.push(at);
-  }
-  return { text, quotes };
-}
-
 /** One pass over the arguments; `at` only moves forward. */
 class ArgumentReader {
   repaired = false;

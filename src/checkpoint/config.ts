@@ -158,7 +158,7 @@ export interface ModelConfig {
 }
 
 /** Values of `model_type` that `parseConfig` takes. */
-export const SUPPORTED_MODEL_TYPES: readonly string[] = [
+const SUPPORTED_MODEL_TYPES: readonly string[] = [
   "gemma3",
   "gemma3_text",
   "gemma4",

@@ -16,7 +16,7 @@ export const MAX_GGUF_ENTRIES: number = 16_384;
 /** Most tensors of one file. */
 export const MAX_GGUF_TENSORS: number = 16_384;
 /** Most bytes of all keys, single texts and tensor names of one file. */
-export const MAX_GGUF_TEXT_BYTES: number = 16 * 2 ** 20;
+const MAX_GGUF_TEXT_BYTES = 16 * 2 ** 20;
 
 const MAGIC = 0x46554747; // "GGUF"
 const MAX_DIMENSIONS = 4;

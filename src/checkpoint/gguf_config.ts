@@ -7,7 +7,7 @@ import type { GgufMetadata } from "./gguf_metadata.ts";
 import type { RawTensor } from "./tensor.ts";
 
 /** Architectures that can be run. */
-export const GGUF_ARCHITECTURES: readonly string[] = ["gemma3", "gemma4"];
+const GGUF_ARCHITECTURES: readonly string[] = ["gemma3", "gemma4"];
 
 /** What the config is made from. */
 export interface GgufModel {

@@ -10,7 +10,7 @@ import { joinShards } from "./shards.ts";
 import type { RawTensor } from "./tensor.ts";
 
 /** Most parts of one model. */
-export const MAX_GGUF_PARTS: number = 1024;
+const MAX_GGUF_PARTS = 1024;
 
 const ROPE_FACTORS = "rope_freqs.weight";
 const MAX_ROPE_BYTES = 1 << 18;

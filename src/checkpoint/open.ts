@@ -15,7 +15,7 @@ import { type TowerWeights, towerWeights } from "./towers.ts";
 import { type TextWeights, textWeights, vectorsOf } from "./weights.ts";
 
 /** Most bytes that `readTensor` takes into memory. */
-export const MAX_READ_BYTES: number = 64 * 1024 * 1024;
+const MAX_READ_BYTES = 64 * 1024 * 1024;
 
 /** Something about a checkpoint that a user should know but that does not stop it from running. */
 export interface CheckpointWarning {

@@ -12,7 +12,7 @@ export const MAX_HEADER_BYTES: number = 16_000_000;
 /** Most tensors in one file. */
 export const MAX_TENSORS: number = 262_144;
 /** Most dimensions of one tensor. */
-export const MAX_RANK: number = 8;
+const MAX_RANK = 8;
 
 const PREFIX_BYTES = 8;
 const INVALID = "invalid_safetensors";

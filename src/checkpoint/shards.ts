@@ -7,7 +7,7 @@ import type { RawTensor } from "./tensor.ts";
 /** Name of the index beside the shards. */
 export const SHARD_INDEX: string = "model.safetensors.index.json";
 /** Most shards of one checkpoint. */
-export const MAX_SHARDS: number = 4096;
+const MAX_SHARDS = 4096;
 
 const INVALID = "invalid_shard_index";
 

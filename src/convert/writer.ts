@@ -15,7 +15,7 @@ export interface Declared {
 
 const BYTES = { U32: 4, BF16: 2, F16: 2, F32: 4, I32: 4, I64: 8 } as const;
 /** Largest file, where it does not hold one larger tensor alone. */
-export const SHARD_BYTES = 5_000_000_000;
+const SHARD_BYTES = 5_000_000_000;
 const DATA_ALIGNMENT = 64;
 
 /** Where a tensor's bytes go. */

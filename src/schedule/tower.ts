@@ -18,7 +18,7 @@ export interface TowerPlan {
 }
 
 /** Index of the buffer of a tower plan that holds its inputs. */
-export const INPUT_BUFFER = 1;
+const INPUT_BUFFER = 1;
 /** Index of the first buffer of a tower plan that holds weights. */
 export const FIRST_TOWER_WEIGHTS = 2;
 

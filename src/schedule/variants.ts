@@ -18,7 +18,7 @@ export interface StoredFormat {
 export type RowKind = "1 row" | "2 rows" | "4 rows" | "16 rows" | "short prompt" | "prompt";
 
 /** Every kind. */
-export const ROW_KINDS: readonly RowKind[] = [
+const ROW_KINDS: readonly RowKind[] = [
   "1 row",
   "2 rows",
   "4 rows",

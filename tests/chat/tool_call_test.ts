@@ -1,8 +1,10 @@
 import { assert, assertEquals } from "@std/assert";
-import { parseToolArguments, parseToolCall, rawToolCall } from "../../src/chat/tool_call.ts";
+import { parseToolCall, QUOTE_TOKEN } from "../../src/chat/tool_call.ts";
 
+/** Reads a text in which every spelled quote counts as a quote token. */
 function call(text: string, complete = true) {
-  return parseToolCall(rawToolCall(text), complete);
+  const quotes = [...text.matchAll(new RegExp(RegExp.escape(QUOTE_TOKEN), "g"))].map(({ index }) => index);
+  return parseToolCall({ text, quotes }, complete);
 }
 
 /** Milliseconds of the fastest of `n` runs, so that a pause of the machine does not count. */
@@ -49,7 +51,7 @@ Deno.test("bare values are numbers, booleans and null, and all else is text", ()
 });
 
 Deno.test("malformed calls are repaired where the meaning is plain", () => {
-  const args = (text: string) => parseToolArguments(rawToolCall(text));
+  const args = (text: string) => call(`call:f${text}`)?.arguments;
   assertEquals(args('{query:weather in Tokyo<|"|>}'), { query: "weather in Tokyo" });
   assertEquals(args('{query:Tokyo, Japan<|"|>,days:2}'), { query: "Tokyo, Japan", days: 2 });
   assertEquals(args('{a:foo,b:<|"|>z<|"|>}'), { a: "foo", b: "z" });

@@ -3,7 +3,7 @@ import { GGUF_BLOCKS, type GgufType } from "../../checkpoint/gguf_types.ts";
 import { fromF16 } from "./numbers.ts";
 
 /** The sixteen values that 4-bit codes of iq4_nl and iq4_xs stand for. */
-export const IQ4_VALUES: readonly number[] = [
+const IQ4_VALUES: readonly number[] = [
   -127,
   -104,
   -83,
