@@ -171,8 +171,7 @@ async function withPath(path: string, code: string): Promise<string> {
     args: [
       "eval",
       "--no-check",
-      `import { readPicture } from "../../src/media/picture.ts";
-import { readVideo } from "${module}"; ${code}`,
+      `import { readVideo } from "${module}"; ${code}`,
     ],
     env: { PATH: path },
   }).output();
