@@ -3,7 +3,7 @@
  * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
  *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,towers,kernels,forward,batch] [--shape e4b,26b-a4b]
- *         [--op linear] [--weights FOLDER] [--kv-cache q8] [--late]
+ *         [--op linear] [--weights FOLDER] [--kv-cache q8] [--late] [--matrix-units]
  *
  * Full-size random weights are made where it runs. Adds what each section found to device.json in the folder and prints all tables
  * once more at the end. `bench/device_pack.ts` readies a machine without a network or compiler.
@@ -35,6 +35,7 @@ const { values } = parseFlags(Deno.args, {
     help: "storage of keys and values in forwards",
   },
   late: { type: "boolean", help: "cuda: no kernel starts before the one that it follows is over" },
+  "matrix-units": { type: "boolean", help: "decode rows go through matrix units" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
 const SECTIONS = ["models", "towers", "kernels", "forward", "batch", "conformance"];
@@ -89,7 +90,8 @@ async function save(section: string): Promise<void> {
   const file = `${values.out}/device.json`;
   const before = JSON.parse(await Deno.readTextFile(file).catch(() => "[]"));
   const shape = section === "forward" || section === "batch" ? shapeNames[0] : undefined;
-  const all = [...before, { section, shape, op: values.op, late: values.late, kvFormat, ...report }];
+  const { op, late, "matrix-units": matrixUnits } = values;
+  const all = [...before, { section, shape, op, late, matrixUnits, kvFormat, ...report }];
   await Deno.writeTextFile(file, JSON.stringify(all, null, 1));
 }
 
@@ -126,7 +128,11 @@ async function section(name: string, run: () => Promise<void>): Promise<void> {
   await save(name);
 }
 
-using device = await Device.open(kind, { earlyStart: values.late ? false : undefined });
+const deviceOptions = {
+  earlyStart: values.late ? false : undefined,
+  matrixUnits: values["matrix-units"],
+};
+using device = await Device.open(kind, deviceOptions);
 const info = device.info();
 report.device = info;
 const bandwidth = sections[0] === "kernels" || sections[0] === "forward"
@@ -196,7 +202,7 @@ await section("towers", async () => {
 });
 
 await section("kernels", async () => {
-  const results: KernelTiming[] = await timeKernels(device, [1, 2, 8, 512]);
+  const results: KernelTiming[] = await timeKernels(device, [1, 2, 4, 8, 16, 512]);
   report.kernels = results;
   for (const { name, rows, seconds, bytesPerSecond, kernels, weightBytes } of results) {
     say(
@@ -245,7 +251,7 @@ await section("forward", async () => {
       );
     }
     if (kind !== "cuda" || !TABLES.has(shapeNames[0])) return; // the others do not time kernels
-    using timed = await Device.open(kind, { timeKernels: true });
+    using timed = await Device.open(kind, { ...deviceOptions, timeKernels: true });
     using bench = await ForwardBench.open(timed, folder, LONGEST, kvFormat);
     const tables: Record<string, KernelShare[]> = {};
     for (

@@ -68,7 +68,8 @@ MB_EXPORT int32_t mb_echo(uint64_t u, int64_t i, uint64_t *out, char *err, uint6
 /* kind: "cpu", "metal" or "cuda". options: a JSON object or empty; cpu knows {"threads": n, "level":
  * "scalar"|"avx2"|"avx512"|"neon"} (0 threads or absence: all cores; level absent: best of this CPU); metal knows
  * {"cache": folder} where it keeps compiled kernels (absent: nowhere); cuda knows {"ptx": folder of compiled kernels,
- * "ordinal": which GPU, "timed": 1 to time each kernel, "early_start": 0 to keep each waiting for the one before}. */
+ * "ordinal": which GPU, "timed": 1 to time each kernel, "early_start": 0 to keep each waiting for the one before}; both know
+ * {"matrix_units": 1 or 0} for decode rows in fast mode (absent: 0). */
 MB_EXPORT int32_t mb_device_open(const char *kind, uint64_t kind_length, const char *options, uint64_t options_length,
                                  mb_device **out, char *err, uint64_t err_cap);
 

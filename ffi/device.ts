@@ -24,6 +24,11 @@ export interface DeviceOptions extends LibraryOptions {
   timeKernels?: boolean;
   /** CUDA: kernels of decode rows start before the one that they follow is over, where GPU and driver can; default true */
   earlyStart?: boolean;
+  /**
+   * Metal, CUDA: whether decode rows go through matrix units in fast mode where a weight's format allows; default false. On an H200
+   * one row then takes 1.3 times as long, 4 rows 0.74, 8 rows 0.54 and 16 rows half as long
+   */
+  matrixUnits?: boolean;
 }
 
 /** What a device is. */
@@ -98,18 +103,20 @@ export class Device implements Disposable, AsyncDisposable {
    * `MissingPermission` or a `DeviceError` ("no_device" where this machine has none).
    */
   static async open(kind: DeviceKind, options: DeviceOptions = {}): Promise<Device> {
-    const { threads, level, ordinal, timeKernels, earlyStart, ...libraryOptions } = options;
+    const { threads, level, ordinal, timeKernels, earlyStart, matrixUnits, ...libraryOptions } = options;
     const library = await openLibrary(libraryOptions);
+    const matrix_units = matrixUnits === undefined ? undefined : Number(matrixUnits);
     const settings = kind === "cpu"
-      ? { threads, level: level ?? await optionalEnv("MARKBASE_CPU") }
+      ? { threads, matrix_units, level: level ?? await optionalEnv("MARKBASE_CPU") }
       : kind === "metal"
-      ? { threads, level, cache: await kernelCache(options.cache) }
+      ? { threads, level, matrix_units, cache: await kernelCache(options.cache) }
       : {
         threads,
         level,
         ordinal,
         timed: timeKernels ? 1 : undefined,
         early_start: earlyStart === false ? 0 : undefined,
+        matrix_units,
         ptx: await ptxFolder(options),
       };
     const name = utf8(kind, "The device kind");

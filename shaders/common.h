@@ -87,6 +87,39 @@ static inline void tile_mma_pair(
   tile_mma(acc, a, b[0]);
   tile_mma(acc, a + 2, b[1]);
 }
+
+// Matrices whose row lane / 4, columns 2 (lane % 4) and the next, each lane brings: v[i] is its pair of halves of matrix i, or of its
+// transpose. Which elements a lane holds is not told, so they go through memory: `scratch` has kTileScratch floats, the
+// simdgroup's own, for N ≤ 4. All lanes call this.
+constant constexpr uint kTileScratch = 128;
+template <uint N>
+static inline void tiles_of_lanes(
+    const thread uint* v, bool transposed, threadgroup float* scratch, uint lane, thread simdgroup_matrix<half, 8, 8>* to)
+{
+  for (uint i = 0; i < N; i++) {
+    ((threadgroup uint*)scratch)[32 * i + lane] = v[i];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = 0; i < N; i++) {
+    simdgroup_load(to[i], (threadgroup half*)scratch + 64 * i, 8, ulong2(0), transposed);
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// The other way, of N ≤ 2 matrices: v[i] has row lane / 4, columns 2 (lane % 4) and the next of matrix i.
+template <uint N>
+static inline void lanes_of_tiles(
+    const thread simdgroup_matrix<float, 8, 8>* from, threadgroup float* scratch, uint lane, thread float2* v)
+{
+  for (uint i = 0; i < N; i++) {
+    simdgroup_store(from[i], scratch + 64 * i, 8);
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = 0; i < N; i++) {
+    v[i] = ((threadgroup float2*)scratch)[32 * i + lane];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+}
 #endif
 
 // A kernel calls this before it reads what other dispatches write, where it asks for weights before; all others need not. On an Apple
@@ -94,6 +127,13 @@ static inline void tile_mma_pair(
 // start while the one before it ends.
 #ifndef MSL_TARGET_PTX
 static inline void wait_for_earlier_dispatches() {}
+#endif
+
+// A load of what the kernel reads once: it need not stay near the core. The PTX shim brings its own.
+#ifndef MSL_TARGET_PTX
+static inline uint load_once(device const uint* from) { return *from; }
+static inline uint2 load_once(device const uint2* from) { return *from; }
+static inline uint4 load_once(device const uint4* from) { return *from; }
 #endif
 
 // INSTANTIATE(scale_f32, scale<float>): the instance of a kernel template, and the host's name of it.

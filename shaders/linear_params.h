@@ -54,6 +54,32 @@ struct MatvecParams {
   uint32_t row_floats;           // distance of rows of u in scratch
 };
 
+// matvec_tile_*: decode rows on matrix units.
+enum : uint32_t { kTileOwnRows = 4 };  // the most rows whose prologue the product makes itself
+struct MatvecTileParams {
+  struct StreamParams stream;
+  struct EpilogueParams epilogue;
+  uint32_t n0, n1, n2;           // as above
+  uint32_t tiles0, tiles01;      // tiles of the first matrix, and of the first two
+  uint32_t tiles;                // of all
+  uint32_t row_bytes;
+  uint32_t scale_columns;
+  uint32_t scale_shift;          // log2 of the spans that share a scale
+  uint32_t slices, slice_shift;  // simdgroups that share a tile: 1, 2, 4, 8 or 16; its log2
+  uint32_t spans, slice_spans;   // of a matrix row, and of a slice
+  uint32_t iterations;           // tiles that a simdgroup does one after another,
+  uint32_t tile_stride;          // this far apart
+  uint32_t rows;                 // activation rows
+  uint32_t row_threads;          // that make u of one: 128, 256 or 512; with norms a function of k alone
+};
+
+// linear_prologue_tile: one threadgroup makes u of one row.
+struct TilePrologueParams {
+  struct StreamParams stream;
+  uint32_t bits, span;           // of codes, and columns of a span
+  uint32_t rows, row_threads;    // as above
+};
+
 // matmul_*: prefill rows.
 // matmul_tile.h: a walk along K.
 struct TileParams {

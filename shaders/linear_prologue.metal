@@ -1,5 +1,6 @@
 // linear_prologue.metal: u of linear ops for kernels that take it ready-made. One threadgroup of 256 threads a row.
 #include "stream.h"
+#include "tile_stream.h"
 #include "weights.h"
 
 #define STREAM_OPERANDS \
@@ -109,4 +110,19 @@
   if (tid == 0) {
     row_scale[row] = as_type<float>((exponent - 14) << 23);
   }
+}
+
+// For decode rows on matrix units: u and its factors staged by 8 rows as tile_stream.h says.
+[[kernel, max_total_threads_per_threadgroup(512)]] void linear_prologue_tile(
+    STREAM_OPERANDS,
+    device uint2* u                  [[buffer(6)]],
+    constant TilePrologueParams& p   [[buffer(7)]],
+    device float2* factors           [[buffer(8)]],
+    STREAM_INDICES)
+{
+  threadgroup float partial[2 * kTileSimdgroups];
+  const uint block = row / 8 * (p.stream.k / p.span) * 8;  // of 8 rows, in factors
+  stage_tile_row<8>(
+      x, residual, post_norm, scalar, h_out, pre_norm, p.stream, row, p.rows, row % 8, p.bits, p.span, p.stream.stores_h != 0,
+      u + ulong(block) * (p.span / 2), factors + block, partial, p.row_threads, tid, simdgroup, lane);
 }

@@ -68,6 +68,7 @@ Context::Context(int wanted, bool wants_early_start) : ordinal(wanted) {
   limits.cores = multiprocessors;
   limits.max_threads = static_cast<uint32_t>(attribute(ordinal, kMaxThreadsPerBlock));
   limits.threadgroup_bytes = static_cast<uint32_t>(attribute(ordinal, kMaxSharedPerBlock));
+  limits.most_threadgroup_bytes = static_cast<uint32_t>(attribute(ordinal, kMostSharedPerBlock));
   const int width = attribute(ordinal, kWarpSize);
   if (width != 32) fail(MB_NO_DEVICE, "Warps of the GPU %s have %d threads; the kernels need 32.", text, width);
   mb::cuda::check(d.cuDevicePrimaryCtxRetain(&handle, ordinal), "Making a context on the GPU");

@@ -12,8 +12,10 @@ constexpr uint64_t kWeightAlignment = 16;  // bytes; kernels load four words at 
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, const std::string &ptx, bool timed, bool early_start)
-      : context_(std::make_shared<Context>(ordinal, early_start)), shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {}
+  CudaDevice(int ordinal, const std::string &ptx, bool timed, bool early_start, bool matrix_units)
+      : context_(std::make_shared<Context>(ordinal, early_start)), shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {
+    context_->limits.matrix_units = matrix_units;
+  }
 
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override { return CudaBuffer::create(context_, bytes); }
 
@@ -47,12 +49,12 @@ class CudaDevice final : public Device {
 }  // namespace cuda
 
 std::shared_ptr<Device> open_cuda_device(const std::string &options) {
-  auto settings = read_options(options, "cuda", {"ptx", "ordinal", "timed", "early_start"});
+  auto settings = read_options(options, "cuda", {"ptx", "ordinal", "timed", "early_start", "matrix_units"});
   const auto number = [&](const char *name, int otherwise) {
     return settings.count(name) == 0 ? otherwise : static_cast<int>(whole_number(settings[name], 9999, "cuda", name));
   };
   return std::make_shared<cuda::CudaDevice>(number("ordinal", 0), settings["ptx"], number("timed", 0) != 0,
-                                            number("early_start", 1) != 0);
+                                            number("early_start", 1) != 0, number("matrix_units", 0) != 0);
 }
 
 }  // namespace mb

@@ -70,6 +70,7 @@ Driver open_driver() {
   find(library, "cuModuleUnload", d.cuModuleUnload);
   find(library, "cuModuleGetFunction", d.cuModuleGetFunction);
   find(library, "cuFuncGetAttribute", d.cuFuncGetAttribute);
+  find(library, "cuFuncSetAttribute", d.cuFuncSetAttribute);
   find(library, "cuGraphCreate", d.cuGraphCreate);
   find(library, "cuGraphDestroy", d.cuGraphDestroy);
   find(library, "cuGraphAddKernelNode", d.cuGraphAddKernelNode);

@@ -24,9 +24,10 @@ using ExecHandle = struct CUgraphExec_st *;
 constexpr Result kSuccess = 0, kErrorOutOfMemory = 2, kErrorNoDevice = 100, kErrorNotFound = 500, kErrorLaunchTimeout = 702;
 // CUdevice_attribute
 constexpr int kMaxThreadsPerBlock = 1, kMaxSharedPerBlock = 8, kWarpSize = 10, kMultiprocessors = 16, kL2CacheBytes = 38,
-              kComputeMajor = 75, kComputeMinor = 76;
+              kComputeMajor = 75, kComputeMinor = 76, kMostSharedPerBlock = 97;
 // CUfunction_attribute
-constexpr int kFunctionMaxThreads = 0, kFunctionSharedBytes = 1, kFunctionLocalBytes = 3, kFunctionRegisters = 4;
+constexpr int kFunctionMaxThreads = 0, kFunctionSharedBytes = 1, kFunctionLocalBytes = 3, kFunctionRegisters = 4,
+              kFunctionMostDynamicSharedBytes = 8;
 // CUjit_option
 constexpr int kJitInfoBuffer = 3, kJitInfoBytes = 4, kJitErrorBuffer = 5, kJitErrorBytes = 6;
 constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
@@ -83,6 +84,7 @@ struct Driver {
   Result (*cuModuleUnload)(ModuleHandle);
   Result (*cuModuleGetFunction)(FunctionHandle *, ModuleHandle, const char *);
   Result (*cuFuncGetAttribute)(int *, int, FunctionHandle);
+  Result (*cuFuncSetAttribute)(FunctionHandle, int, int);
   Result (*cuGraphCreate)(GraphHandle *, unsigned);
   Result (*cuGraphDestroy)(GraphHandle);
   Result (*cuGraphAddKernelNode)(NodeHandle *, GraphHandle, const NodeHandle *, size_t, const KernelNode *);

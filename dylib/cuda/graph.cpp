@@ -38,9 +38,14 @@ void check_threads(const gpu::Dispatch &dispatch, const Kernel &kernel, const Co
          ull(threads), context.name.c_str(), kernel.max_threads);
   }
   const uint64_t bytes = uint64_t{dispatch.threadgroup_bytes} + kernel.threadgroup_bytes;
-  if (bytes > context.limits.threadgroup_bytes) {
+  if (bytes > context.limits.threadgroup_bytes && bytes <= context.limits.most_threadgroup_bytes) {
+    const auto most = static_cast<int>(context.limits.most_threadgroup_bytes - kernel.threadgroup_bytes);
+    context.check(driver().cuFuncSetAttribute(kernel.function, kFunctionMostDynamicSharedBytes, most),
+                  "Allowing a kernel its threadgroup memory");
+  }
+  if (bytes > context.limits.most_threadgroup_bytes) {
     fail(MB_UNSUPPORTED, "The kernel %s needs %llu bytes of threadgroup memory; the GPU %s has %u. Use device \"cpu\".", name, ull(bytes),
-         context.name.c_str(), context.limits.threadgroup_bytes);
+         context.name.c_str(), context.limits.most_threadgroup_bytes);
   }
 }
 

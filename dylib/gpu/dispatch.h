@@ -47,9 +47,11 @@ struct KernelName {
 // What a device can do; kernels are chosen by it.
 struct Limits {
   uint32_t max_threads = 1024;            // per threadgroup; a pipeline may allow fewer
-  uint32_t threadgroup_bytes = 32 * 1024;
+  uint32_t threadgroup_bytes = 32 * 1024; // with which several threadgroups may share a core
+  uint32_t most_threadgroup_bytes = 32 * 1024;
   std::string family;                     // "apple7" … "apple10", "cuda"; variant tables are keyed by it
   uint32_t cores = 0;                     // GPU cores (CUDA: multiprocessors), 0 where the system does not say
+  bool matrix_units = false;              // decode rows take them in fast mode where a weight's format allows
 };
 
 // Turns a plan into dispatches. One object per pass; lower() is called for each run with its live counts, since

@@ -1,6 +1,6 @@
 // lower_linear.cpp: the fused matrix product (shaders/matvec.h, matmul.h, linear_prologue.metal).
 //
-// Dispatches. Decode, one row: one. Decode, more rows: the prologue, then one. Prefill: the prologue, then one. Matrices of
+// Dispatches. Decode, one row, or up to four on matrix units: one. Decode, more rows: the prologue, then one. Prefill: the prologue, then one. Matrices of
 // different formats take one product dispatch for each format. With bounds or SiLU all rows go as prefill rows do, and one more
 // dispatch (clip.metal) makes y of the products.
 #include <algorithm>
@@ -18,6 +18,9 @@ constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
 constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
 constexpr uint32_t kStagedStride = 17;      // as in matvec.h
 constexpr uint32_t kLongRow = 1024;         // columns from which a core without work is felt
+constexpr uint32_t kTileSimdgroups = 16;    // of a threadgroup of tiles, as in tile_stream.h
+constexpr uint32_t kTileSumStride = 20;     // as in matvec_tile.h
+constexpr uint32_t kMostStagedBytes = 112 << 10;  // of u of several rows: beyond, each threadgroup makes too much of it
 constexpr uint32_t kDefaultCores = 128;     // where the device does not tell
 constexpr uint32_t kResidentOfCore = 2;     // threadgroups of the one-row kernel that a core holds at once
 
@@ -83,6 +86,46 @@ Split split_of(const Part &part, bool norms, const Limits &limits) {
   return best;
 }
 
+// How tiles of decode rows are spread over simdgroups on matrix units; part of a row's order of addition too.
+struct TileSplit {
+  uint32_t span;                // columns
+  uint32_t spans, slices, slice_spans;
+  uint32_t tiles[3], tiles_all; // of each matrix
+};
+
+// Whether there are kernels on matrix units for a format (shaders/matvec_tile_*.metal), and the device has a use for them.
+bool in_tiles(const Tensor &w, const Limits &limits) {
+  if (!limits.matrix_units || limits.max_threads < 32 * kTileSimdgroups) return false;
+  if (w.format == kAffine) return w.group >= 64 || w.bits == 4 || w.bits == 8;
+  return w.format == kQ4_0 || w.format == kQ4K || w.format == kQ8_0;
+}
+
+// The cheapest by a model in cycles: a span takes a simdgroup what its bytes take with all others at work, or the time that they
+// are on their way, a tile some more in the end.
+TileSplit tile_split_of(const Part &part, const Limits &limits) {
+  const uint32_t cores = limits.cores != 0 ? limits.cores : kDefaultCores;
+  const Codes codes = codes_of(part.first());
+  TileSplit best{};
+  best.span = codes.group == 32 ? 32 : 64;
+  best.spans = divide_up(weight_layout(part.first()).k, best.span);
+  for (uint32_t i = 0; i < 3; i++) {
+    best.tiles[i] = part.geglu() && i > 0 ? 0 : divide_up(part.n(i), part.geglu() ? 8 : 16);
+    best.tiles_all += best.tiles[i];
+  }
+  const double most = 600.0 * best.span / 64 * codes.bits / 4, least = 350.0;
+  double best_cost = 0;
+  for (const uint32_t slices : {1u, 2u, 4u, 8u, 16u}) {
+    const uint32_t threadgroups = divide_up(best.tiles_all, kTileSimdgroups / slices);
+    const uint32_t turns = divide_up(threadgroups, cores), used = std::min(threadgroups, cores);
+    const double cost = turns * (divide_up(best.spans, slices) * std::max(least, most * used / cores) + 400);
+    if (best_cost != 0 && cost >= best_cost) continue;
+    best_cost = cost;
+    best.slices = slices;
+  }
+  best.slice_spans = divide_up(best.spans, best.slices);
+  return best;
+}
+
 class Linear {
  public:
   Linear(Emitter &e, const Op &op) : e_(e), op_(op), rows_(e.rows_of(*op.operands[kX])) {
@@ -101,11 +144,7 @@ class Linear {
         }
       }
     }
-    if (rows_.decode == 1) {
-      for (size_t i = 0; i < parts_.size(); i++) emit_one(parts_[i], i == 0);
-    } else if (rows_.decode > 1) {
-      emit_many();
-    }
+    if (rows_.decode > 0) emit_decode();
     if (rows_.prefill() > 0) emit_prefill();
     if (finished() && rows_.count > 0) emit_finish();
   }
@@ -292,44 +331,141 @@ class Linear {
     e_.emit(launch);
   }
 
-  void emit_many() {
-    uint32_t chunk = 0, bits = 0;
-    uint64_t u = 0;
-    uint32_t row_floats = 0;
+  bool tiled(const Part &part) const { return !e_.exact() && in_tiles(part.first(), e_.limits); }
+
+  void emit_decode() {
     for (const Part &part : parts_) {
-      const Tensor &w = part.first();
-      const Split split = this->split(part);
-      const WeightLayout layout = weight_layout(w);
-      if (chunk != layout.chunk || bits != layout.code_bits) {
-        // Parts whose chunks and codes are alike share a prologue; the first one stores h.
-        PrologueParams p{};
-        p.stream = stream(chunk == 0);
-        chunk = layout.chunk, bits = layout.code_bits;
-        p.columns = split.blocks * kBlockChunks * chunk;
-        row_floats = p.row_floats = p.columns + kBlockChunks * split.blocks * (chunk >= 16);  // affine: chunk sums
-        p.chunk_shift = log2_of(chunk);
-        p.code_bits = bits;
-        const uint64_t bytes = uint64_t{rows_.decode} * row_floats * 4;
-        u = e_.scratch(bytes);
-        Launch launch("linear_prologue", "linear_prologue_chunked");
-        bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
-        launch.writes_scratch(6, u, bytes).params(7, p).groups(rows_.decode).threads(256);
-        e_.emit(launch);
+      const bool first = &part == &parts_[0];
+      if (tiled(part)) {
+        if (!emit_own_tiles(part, first)) emit_ready_tiles(part, first);
+      } else if (rows_.decode == 1) {
+        emit_one(part, first);
+      } else {
+        emit_many(part, first);
       }
-      const uint32_t r = rows_.decode > 4 ? 8 : rows_.decode > 2 ? 4 : 2;
-      MatvecParams p = matvec_params(part, split, 4);
-      p.rows = rows_.decode;
-      p.row_floats = row_floats;
-      p.stream.k = k_;
-      const uint32_t threadgroups = spread(p, (r == 2 ? 2 : 1) * cores());
-      Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
-      launch.reads_scratch(0, u, uint64_t{rows_.decode} * row_floats * 4);
-      bind_part(launch, 6, part, 0, rows_.decode);
-      launch.params(20, p)
-          .groups(divide_up(rows_.decode, r), threadgroups)
-          .threads(32 * kSimdgroups);
+    }
+  }
+
+  MatvecTileParams tile_params_of(const Part &part, const TileSplit &split, bool stores_h) const {
+    const WeightLayout layout = weight_layout(part.first());
+    MatvecTileParams p{};
+    p.stream = stream(stores_h);
+    p.epilogue = epilogue(part);
+    p.n0 = part.n(0), p.n1 = part.n(1), p.n2 = part.n(2);
+    p.tiles0 = split.tiles[0], p.tiles01 = p.tiles0 + split.tiles[1], p.tiles = split.tiles_all;
+    p.row_bytes = layout.row_bytes;
+    p.scale_columns = layout.scale_columns;
+    p.scale_shift = layout.group_shift - log2_of(split.span);
+    p.slices = split.slices, p.slice_shift = log2_of(split.slices);
+    p.spans = split.spans, p.slice_spans = split.slice_spans;
+    p.rows = rows_.decode;
+    p.row_threads = row_threads(rows_.decode);
+    return p;
+  }
+
+  // Threads that make u of one of `rows` rows in a threadgroup. Norms are sums over them, in an order that no other row may change.
+  uint32_t row_threads(uint32_t rows) const {
+    if (operand(kPostNorm) || operand(kPreNorm)) return k_ <= 2560 ? 128 : 256;
+    return rows == 1 ? 512 : rows == 2 ? 256 : 128;
+  }
+
+  // Threadgroups of tiles: one for each core, with several tiles one after another where there are many. Returns their number.
+  uint32_t spread_tiles(MatvecTileParams &p) const {
+    const uint32_t together = kTileSimdgroups / p.slices;
+    const uint32_t wanted = divide_up(p.tiles, together);
+    p.iterations = divide_up(wanted, cores());
+    const uint32_t threadgroups = divide_up(wanted, p.iterations);
+    p.tile_stride = threadgroups * together;
+    return threadgroups;
+  }
+
+  std::string tile_kernel(const Part &part, const TileSplit &split, const std::string &variant) const {
+    return "matvec_tile_" + weight_format_name(part.first()) + "_s" + std::to_string(split.span) + "_" + variant;
+  }
+
+  // The product with its prologue, where there are few rows and threadgroup memory holds u of all of them.
+  bool emit_own_tiles(const Part &part, bool stores_h) {
+    const TileSplit split = tile_split_of(part, e_.limits);
+    if (rows_.decode > kTileOwnRows) return false;
+    const uint32_t staged = rows_.decode == 1 ? 1 : kTileOwnRows;
+    const uint32_t scratch = std::max<uint32_t>(staged * kTileSumStride, e_.limits.family == "cuda" ? 0 : 128);
+    const uint32_t bytes = split.spans * (split.span * 4 + 8) * staged;
+    const uint32_t fixed = kTileSimdgroups * 4 * (scratch + 2);
+    if (bytes + fixed > e_.limits.most_threadgroup_bytes || (rows_.decode > 1 && bytes > kMostStagedBytes)) return false;
+    MatvecTileParams p = tile_params_of(part, split, stores_h);
+    const uint32_t threadgroups = spread_tiles(p);
+    Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, staged == 1 ? "own1" : "own4"));
+    bind_stream(launch, 0, rows_.decode, stores_h);
+    bind_part(launch, 6, part, 0, rows_.decode);
+    launch.params(20, p).groups(threadgroups).threads(32 * kTileSimdgroups).threadgroup_bytes(bytes);
+    e_.emit(launch);
+    return true;
+  }
+
+  // Parts whose codes and spans are alike share a prologue; the op's first part stores h.
+  void emit_ready_tiles(const Part &part, bool stores_h) {
+    const TileSplit split = tile_split_of(part, e_.limits);
+    const Codes codes = codes_of(part.first());
+    TilesOfU &u = tiles_of_u_;
+    if (u.bits != codes.bits || u.span != split.span) {
+      const uint64_t spans = uint64_t{divide_up(rows_.decode, 8)} * 8 * split.spans;
+      u.bits = codes.bits, u.span = split.span;
+      u.bytes = spans * split.span * 4, u.factor_bytes = spans * 8;
+      u.at = e_.scratch(u.bytes), u.factors = e_.scratch(u.factor_bytes);
+      const TilePrologueParams p{stream(stores_h), u.bits, u.span, rows_.decode, row_threads(1)};
+      Launch launch("linear_prologue", "linear_prologue_tile");
+      bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
+      launch.writes_scratch(6, u.at, u.bytes)
+          .params(7, p)
+          .writes_scratch(8, u.factors, u.factor_bytes)
+          .groups(rows_.decode)
+          .threads(p.row_threads);
       e_.emit(launch);
     }
+    MatvecTileParams p = tile_params_of(part, split, false);
+    const uint32_t together = rows_.decode > 8 ? 16 : 8;
+    const uint32_t threadgroups = spread_tiles(p);
+    Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, "r" + std::to_string(together)));
+    launch.reads_scratch(0, u.at, u.bytes).reads_scratch(1, u.factors, u.factor_bytes);
+    bind_part(launch, 6, part, 0, rows_.decode);
+    launch.params(20, p).groups(divide_up(rows_.decode, together), threadgroups).threads(32 * kTileSimdgroups);
+    e_.emit(launch);
+  }
+
+  // Parts whose chunks and codes are alike share a prologue; the op's first part stores h.
+  void emit_many(const Part &part, bool stores_h) {
+    const Tensor &w = part.first();
+    const Split split = this->split(part);
+    const WeightLayout layout = weight_layout(w);
+    LanesOfU &u = lanes_of_u_;
+    if (u.chunk != layout.chunk || u.bits != layout.code_bits) {
+      PrologueParams p{};
+      p.stream = stream(stores_h);
+      u.chunk = layout.chunk, u.bits = layout.code_bits;
+      p.columns = split.blocks * kBlockChunks * u.chunk;
+      u.row_floats = p.row_floats = p.columns + kBlockChunks * split.blocks * (u.chunk >= 16);  // affine: chunk sums
+      p.chunk_shift = log2_of(u.chunk);
+      p.code_bits = u.bits;
+      u.bytes = uint64_t{rows_.decode} * u.row_floats * 4;
+      u.at = e_.scratch(u.bytes);
+      Launch launch("linear_prologue", "linear_prologue_chunked");
+      bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
+      launch.writes_scratch(6, u.at, u.bytes).params(7, p).groups(rows_.decode).threads(256);
+      e_.emit(launch);
+    }
+    const uint32_t r = rows_.decode > 4 ? 8 : rows_.decode > 2 ? 4 : 2;
+    MatvecParams p = matvec_params(part, split, 4);
+    p.rows = rows_.decode;
+    p.row_floats = u.row_floats;
+    p.stream.k = k_;
+    const uint32_t threadgroups = spread(p, (r == 2 ? 2 : 1) * cores());
+    Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
+    launch.reads_scratch(0, u.at, u.bytes);
+    bind_part(launch, 6, part, 0, rows_.decode);
+    launch.params(20, p)
+        .groups(divide_up(rows_.decode, r), threadgroups)
+        .threads(32 * kSimdgroups);
+    e_.emit(launch);
   }
 
   // Rows of u in a tile of products. The largest tiles read threadgroup memory least for a product; smaller ones leave no core without
@@ -413,11 +549,23 @@ class Linear {
     e_.emit(launch);
   }
 
+  // Where u of decode rows lies in scratch, made for the parts before.
+  struct LanesOfU {
+    uint32_t chunk, bits, row_floats;
+    uint64_t at, bytes;
+  };
+  struct TilesOfU {
+    uint32_t bits, span;
+    uint64_t at, bytes, factors, factor_bytes;
+  };
+
   Emitter &e_;
   const Op &op_;
   Emitter::Rows rows_;
   uint32_t k_ = 0;
   std::vector<Part> parts_;
+  LanesOfU lanes_of_u_{};
+  TilesOfU tiles_of_u_{};
 };
 
 }  // namespace

@@ -46,6 +46,7 @@ Context::Context() {
   const MTL::Size threads = device->maxThreadsPerThreadgroup();
   limits.max_threads = static_cast<uint32_t>(threads.width);
   limits.threadgroup_bytes = static_cast<uint32_t>(device->maxThreadgroupMemoryLength());
+  limits.most_threadgroup_bytes = limits.threadgroup_bytes;
   max_buffer_bytes = device->maxBufferLength();
   working_set_bytes = device->recommendedMaxWorkingSetSize();
   system = NS::ProcessInfo::processInfo()->operatingSystemVersionString()->utf8String();

@@ -18,8 +18,10 @@ const char *kStorage =
 
 class MetalDevice final : public Device {
  public:
-  explicit MetalDevice(const std::string &cache)
-      : context_(std::make_shared<Context>()), shared_(std::make_shared<Shared>(context_, cache, memory)) {}
+  MetalDevice(const std::string &cache, bool matrix_units)
+      : context_(std::make_shared<Context>()), shared_(std::make_shared<Shared>(context_, cache, memory)) {
+    context_->limits.matrix_units = matrix_units;
+  }
 
   ~MetalDevice() override {
     const PoolScope pool;
@@ -63,8 +65,12 @@ class MetalDevice final : public Device {
 }  // namespace metal
 
 std::shared_ptr<Device> open_metal_device(const std::string &options) {
-  auto settings = read_options(options, "metal", {"cache"});
-  return std::make_shared<metal::MetalDevice>(settings["cache"]);
+  auto settings = read_options(options, "metal", {"cache", "matrix_units"});
+  const std::string units = settings["matrix_units"];
+  if (!units.empty() && units != "0" && units != "1") {
+    fail(MB_INVALID_ARGUMENT, "The option matrix_units of the metal device is 0 or 1, not %.20s.", units.c_str());
+  }
+  return std::make_shared<metal::MetalDevice>(settings["cache"], units == "1");
 }
 
 }  // namespace mb

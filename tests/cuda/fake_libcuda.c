@@ -119,6 +119,7 @@ R cuDeviceGetAttribute(int *value, int which, int device) {
   switch (which) {
     case 1: *value = 1024; return OK;
     case 8: *value = 49152; return OK;
+    case 97: *value = 232448; return OK;
     case 10: *value = 32; return OK;
     case 16: *value = 100; return OK;
     case 38: *value = 50 << 20; return OK;
@@ -179,6 +180,7 @@ R cuModuleGetFunction(void **function, void *module, const char *name) {
   *function = object;
   return strstr(object->owner->head, name) != NULL ? OK : NOT_FOUND;
 }
+R cuFuncSetAttribute(void *function, int which, int value) { ENTER("cuFuncSetAttribute"); if (!is(function, FUNCTION)) return INVALID_HANDLE; return which == 8 && value > 0 && value <= 232448 ? OK : INVALID_VALUE; }
 R cuFuncGetAttribute(int *value, int which, void *function) { ENTER("cuFuncGetAttribute"); if (!is(function, FUNCTION)) return INVALID_HANDLE; *value = which == 0 ? 256 : 0; return OK; }
 
 R cuGraphCreate(void **graph, unsigned flags) { (void)flags; ENTER("cuGraphCreate"); *graph = new_object(GRAPH); return OK; }

@@ -16,6 +16,7 @@ import { dispatches } from "./support.ts";
 const library = await buildSoftMetalLibrary();
 const SEED = 23;
 const affine4: WeightFormat = { kind: "affine", bits: 4, group: 64, scales: "bf16" };
+const affine2: WeightFormat = { kind: "affine", bits: 2, group: 64, scales: "bf16" };
 const affine8: WeightFormat = { kind: "affine", bits: 8, group: 64, scales: "bf16" };
 const bf16: WeightFormat = { kind: "bf16" };
 
@@ -101,11 +102,54 @@ Deno.test("rows of a prompt are the same in tiles of 16, 64 and 128 rows, and ag
   }
 });
 
+Deno.test("on matrix units a linear of up to four decode rows is one dispatch where threadgroup memory holds them", async () => {
+  using device = await openMetal(library.path, { matrixUnits: true });
+  const everything = { residual: true, postNorm: true, scalar: true, hOut: true, preNorm: true };
+  const table: [string, LinearDescription, number][] = [
+    ["one row", { rows: 1, k: 64, n: [8], format: affine4, ...everything }, 1],
+    ["four rows", { rows: 4, k: 64, n: [8], format: affine4, ...everything }, 1],
+    ["five rows", { rows: 5, k: 64, n: [8], format: affine4, ...everything }, 2],
+    ["four rows of many columns", { rows: 4, k: 2560, n: [8], format: affine4, ...everything }, 2],
+    ["seventeen rows", { rows: 17, k: 64, n: [8], format: affine4, decodeRows: 17 }, 2],
+    [
+      "three matrices of three formats",
+      { rows: 2, k: 64, n: [8, 8, 8], format: [affine4, bf16, affine2] },
+      4,
+    ],
+    ["one decode row and a prompt", { rows: 5, k: 64, n: [8], format: affine4, decodeRows: 1 }, 3],
+  ];
+  for (const [what, description, expected] of table) {
+    assertEquals(await dispatches(device, linearProblem(description, SEED, false)), expected, what);
+  }
+});
+
+Deno.test("products on matrix units are those of f32 activations: long rows, many tiles, rows far larger or smaller than others", async () => {
+  using device = await openMetal(library.path, { matrixUnits: true });
+  const table: LinearDescription[] = [
+    { rows: 1, k: 10240, n: [9], format: affine4, residual: true, postNorm: true, hOut: true, preNorm: true },
+    { rows: 3, k: 5120, n: [9], format: affine8, preNorm: true },
+    { rows: 2, k: 64, n: [33_001], format: affine4, preNorm: true },
+    { rows: 1, k: 64, n: [17_001, 17_001], format: affine4, epilogue: "geglu" },
+    { rows: 9, k: 128, n: [9001, 5000, 3], format: affine2, biases: [true, false, true] },
+    { rows: 3, k: 320, n: [20], format: affine4, magnitude: 1e9 },
+    { rows: 3, k: 320, n: [20], format: affine4, magnitude: 1e-9 },
+    { rows: 4, k: 320, n: [20], format: affine8, data: "zero" },
+    { rows: 4, k: 320, n: [20], format: affine4, data: "outlier" },
+  ];
+  for (const d of table) {
+    const name = `${JSON.stringify(d.format)} k=${d.k} n=${d.n}`;
+    const build = (exact: boolean) => linearProblem(d, SEED, exact);
+    const tolerance = { exact: PRODUCT.exact, fast: 2e-6 };
+    const row = await runCase(device, prepare({ op: "linear", name, tolerance, build }), false);
+    assert(row.pass, `${name}: error ${row.error}; ${row.reason}`);
+  }
+});
+
 /** One format of each width and kind. */
 const WIDTHS = FORMATS.filter((_, i) => i < 3 || (i - 3) % 5 === 0);
 
 /** Runs of some of the rows, which must give the bytes that all of them give together. */
-const CUTS: number[][] = [[0], [1], [18], [0, 1], [3, 4, 5], [2, 9, 11, 12, 17], [
+const CUTS: number[][] = [[0], [1], [18], [0, 1], [3, 4, 5], [17, 4, 6, 0], [2, 9, 11, 12, 17], [
   18,
   3,
   0,
@@ -117,39 +161,56 @@ const CUTS: number[][] = [[0], [1], [18], [0, 1], [3, 4, 5], [2, 9, 11, 12, 17],
   1,
 ]];
 
-for (const rowClass of ["decode", "prefill"] as const) {
-  for (const exact of [true, false]) {
-    const precision = exact ? "exact" : "fast";
-    Deno.test(`${rowClass} rows of a linear are the same alone and in any batch in ${precision} mode`, async () => {
-      using device = await openMetal(library.path);
-      const shapes: LinearDescription[] = [
-        ...WIDTHS.map((format): LinearDescription => ({
-          rows: 19,
-          k: 384,
-          n: [21],
-          format,
-          residual: true,
-          postNorm: true,
-          scalar: true,
-          hOut: true,
-          preNorm: true,
-        })),
-        { rows: 19, k: 1280, n: [21, 21], format: affine4, epilogue: "geglu", preNorm: true },
-        { rows: 19, k: 8192, n: [6, 3], format: affine4, preNorm: true },
-        { rows: 19, k: 101, n: [7], format: bf16, preNorm: true },
-      ];
-      for (const d of shapes) {
-        const build = (pick: number[]) =>
-          linearProblem({ ...d, decodeRows: rowClass === "decode" ? d.rows : 0, pick }, SEED, exact);
-        const together = await rowsOf(device, build(Array.from({ length: d.rows }, (_, r) => r)), exact);
-        for (const pick of CUTS) {
-          const found = await rowsOf(device, build(pick), exact);
-          pick.forEach((row, at) => {
-            const what = `${JSON.stringify(d.format)} k=${d.k} row ${row} of [${pick}] differs`;
-            assert(equal(found[at], together[row]), what);
-          });
-        }
+/** One format of each width that has kernels on matrix units, and of each number of columns that share a scale. */
+const TILED: WeightFormat[] = [
+  ...([2, 3, 4, 5, 6, 8] as const).map((bits) =>
+    ({ kind: "affine", bits, group: 64, scales: "bf16" }) as const
+  ),
+  { kind: "affine", bits: 4, group: 32, scales: "f32" },
+  { kind: "affine", bits: 8, group: 128, scales: "f16" },
+];
+
+for (
+  const [rowClass, exact, matrixUnits] of [
+    ["decode", true, false],
+    ["decode", false, false],
+    ["decode", false, true],
+    ["prefill", true, false],
+    ["prefill", false, false],
+  ] as const
+) {
+  const mode = `${exact ? "exact" : "fast"} mode${matrixUnits ? " on matrix units" : ""}`;
+  Deno.test(`${rowClass} rows of a linear are the same alone and in any batch in ${mode}`, async () => {
+    using device = await openMetal(library.path, { matrixUnits });
+    const shapes: LinearDescription[] = [
+      ...(matrixUnits ? TILED : WIDTHS).map((format): LinearDescription => ({
+        rows: 19,
+        k: 384,
+        n: [21],
+        format,
+        residual: true,
+        postNorm: true,
+        scalar: true,
+        hOut: true,
+        preNorm: true,
+      })),
+      { rows: 19, k: 1280, n: [21, 21], format: affine4, epilogue: "geglu", preNorm: true },
+      { rows: 19, k: 8192, n: [6, 3], format: affine4, preNorm: true },
+      matrixUnits
+        ? { rows: 19, k: 160, n: [7, 30, 5], format: { ...affine8, group: 32 }, preNorm: true }
+        : { rows: 19, k: 101, n: [7], format: bf16, preNorm: true },
+    ];
+    for (const d of shapes) {
+      const build = (pick: number[]) =>
+        linearProblem({ ...d, decodeRows: rowClass === "decode" ? d.rows : 0, pick }, SEED, exact);
+      const together = await rowsOf(device, build(Array.from({ length: d.rows }, (_, r) => r)), exact);
+      for (const pick of CUTS) {
+        const found = await rowsOf(device, build(pick), exact);
+        pick.forEach((row, at) => {
+          const what = `${JSON.stringify(d.format)} k=${d.k} row ${row} of [${pick}] differs`;
+          assert(equal(found[at], together[row]), what);
+        });
       }
-    });
-  }
+    }
+  });
 }

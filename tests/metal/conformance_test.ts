@@ -1,6 +1,7 @@
 /**
  * The conformance table on software Metal: the product's library and its own kernels. In order, in reversed order of lanes,
- * threadgroups and independent dispatches, with every access checked, and with a lower limit of threads.
+ * threadgroups and independent dispatches, with every access checked, and with a lower limit of threads. Ops whose decode rows can go
+ * through matrix units are checked so too, which no Metal device does by itself.
  */
 import { assert } from "@std/assert";
 import { allCases } from "../../src/conformance/cases.ts";
@@ -18,7 +19,14 @@ const SMALL_BYTES = 100_000;
 const SMALL_BYTES_WITH_PAGES = 3_000_000;
 const SMALL_ROWS = 40;
 
-const MODES: { name: string; options: Record<string, string>; small?: boolean }[] = [
+interface Mode {
+  name: string;
+  options: Record<string, string>;
+  small?: boolean;
+  /** in fast mode and on weights that have such kernels alone */ matrixUnits?: boolean;
+}
+
+const MODES: Mode[] = [
   { name: "in order", options: {} },
   { name: "in reversed order", options: { order: "reverse" } },
   { name: "with every access checked, at small shapes", options: { detect: "1" }, small: true },
@@ -27,7 +35,15 @@ const MODES: { name: string; options: Record<string, string>; small?: boolean }[
     options: { max_threads: "256" },
     small: true,
   },
+  { name: "on matrix units", options: {}, matrixUnits: true },
+  {
+    name: "on matrix units with every access checked, at small shapes",
+    options: { detect: "1" },
+    small: true,
+    matrixUnits: true,
+  },
 ];
+const ON_MATRIX_UNITS = new Set(["linear"]);
 const DEFAULTS: Record<string, string> = { order: "forward", detect: "0", max_threads: "1024" };
 
 /** Reference results of the op at hand; computed once, used by every mode. */
@@ -44,6 +60,11 @@ function isSmall({ problem }: Prepared): boolean {
   const bytes = problem.buffers.reduce((sum, buffer) => sum + buffer.length, 0);
   const most = problem.plan.ops.some((op) => "kv" in op) ? SMALL_BYTES_WITH_PAGES : SMALL_BYTES;
   return bytes <= most && problem.input.rows.length <= SMALL_ROWS;
+}
+
+/** Whether decode rows meet weights that have kernels on matrix units. */
+function hasTiles({ case: { name }, problem }: Prepared): boolean {
+  return problem.input.rows[0].rowClass === "decode" && /affine|q4_0|q4_k|q8_0/.test(name);
 }
 
 function describe({ op, case: name, precision, error, tolerance, reason }: Row): string {
@@ -75,7 +96,8 @@ Deno.test({
 });
 
 for (const op of ops) {
-  for (const { name, options, small } of MODES) {
+  for (const { name, options, small, matrixUnits } of MODES) {
+    if (matrixUnits && !ON_MATRIX_UNITS.has(op)) continue;
     Deno.test({
       name: `conformance: ${op} agrees with the oracle on software Metal ${name}`,
       ignore,
@@ -84,12 +106,13 @@ for (const op of ops) {
         const metal = await SoftwareMetal.open();
         for (const [option, value] of Object.entries(options)) metal.set(option, value);
         try {
-          using device = await openMetal(path);
+          using device = await openMetal(path, { matrixUnits });
           const failed: Row[] = [];
           let count = 0;
           for (const prepared of preparedFor(op)) {
             if (small && !isSmall(prepared)) continue;
-            for (const exact of [true, false]) {
+            if (matrixUnits && !hasTiles(prepared)) continue;
+            for (const exact of matrixUnits ? [false] : [true, false]) {
               const row = await runCase(device, prepared, exact);
               count++;
               if (!row.pass) failed.push(row);

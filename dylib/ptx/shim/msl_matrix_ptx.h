@@ -111,4 +111,20 @@ template <class T> SM_INLINE void tile_mma_pair(simdgroup_matrix<float, 8, 8>* a
     tile_mma(acc, a + 2, b[1]);
   }
 }
+// What a lane brings to matrices and takes of them (shaders/common.h) is what it holds.
+constexpr uint kTileScratch = 0;
+template <uint N> SM_INLINE void tiles_of_lanes(const uint* v, bool transposed, SM_THREADGROUP float*, uint,
+                                                simdgroup_matrix<half, 8, 8>* to) {
+  for (uint i = 0; i < N; i++) {
+    __builtin_memcpy(to[i].sm_e, &v[i], 4);
+    to[i].sm_transpose = transposed;
+  }
+}
+template <uint N> SM_INLINE void lanes_of_tiles(const simdgroup_matrix<float, 8, 8>* from, SM_THREADGROUP float*, uint,
+                                                float2* v) {
+  for (uint i = 0; i < N; i++) {
+    v[i].x = from[i].sm_e[0];
+    v[i].y = from[i].sm_e[1];
+  }
+}
 }  // namespace metal

@@ -1,0 +1,247 @@
+// tile_stream.h: the prologue of a linear op (stream.h) for decode rows whose products tile_mma makes. `threads` threads that follow
+// one another make a row; a threadgroup makes several at once. The product that fuses it and the kernel that does it apart call
+// the same functions, and with norms both take as many threads a row, so what a row becomes is the same either way.
+//
+// A column u becomes two halves, high and low: f16(u · s) and what that leaves, where s is a power of two that brings the
+// largest column of the row's span to 2^14 … 2^15. Together they have 22 bits and more.
+//
+// Rows are staged R at a time: for each span the pairs of the high halves, then of the low ones, 4 pairs at a time; of each 4 the R
+// rows one after another; of a row its four lanes' pairs. Beside them for each span and row a float2: 1 / s, with the unit of
+// the codes in it, and the sum of the span's columns, which the affine biases multiply.
+#ifndef MARKBASE_TILE_STREAM_H
+#define MARKBASE_TILE_STREAM_H
+#include "stream.h"
+#include "tile_codes.h"
+
+constant constexpr uint kTileThreads = 512;
+constant constexpr uint kTileSimdgroups = kTileThreads / 32;
+constant constexpr uint kTileHeldQuads = 5;
+
+// Whether the threads of a row hold all that they need of it while u is made.
+static inline bool tile_held(constant StreamParams& s, uint threads) {
+  return s.k <= 4 * kTileHeldQuads * threads && (s.has_post == 0 || s.post_format != kF32) &&
+         (s.has_pre == 0 || s.pre_format != kF32);
+}
+
+// Sum over the row's simdgroups, `simdgroups` of them, a power of two. `partial` holds a float for each of the threadgroup's, which
+// nobody may use again before the next barrier.
+static inline float tile_sum(float value, threadgroup float* partial, uint simdgroups, uint simdgroup, uint lane) {
+  const float sum = simd_sum(value);
+  if (lane == 0) {
+    partial[simdgroup] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float total = partial[simdgroup / simdgroups * simdgroups + lane % simdgroups];
+  for (uint m = simdgroups / 2; m > 0; m /= 2) {
+    total += simd_shuffle_xor(total, ushort(m));
+  }
+  return total;
+}
+
+static inline uint pair_of(half low, half high) {
+  return uint(as_type<ushort>(low)) | uint(as_type<ushort>(high)) << 16;
+}
+
+// Two pairs of a thread that has columns v of its lane's quarter; where the second column of a pair is 4 or 8 further, the threads
+// of both give each other the half of their columns that they need not.
+static inline uint2 pairs_of(half4 v, uint stride, uint q) {
+  if (stride == 1) {
+    return uint2(pair_of(v.x, v.y), pair_of(v.z, v.w));
+  }
+  if (stride == 2) {
+    return uint2(pair_of(v.x, v.z), pair_of(v.y, v.w));
+  }
+  const uint front = pair_of(v.x, v.y);
+  const uint back = pair_of(v.z, v.w);
+  const bool second = (q & stride / 4) != 0;
+  const uint got = simd_shuffle_xor(second ? front : back, ushort(stride / 4));
+  const uint low = second ? got : front;
+  const uint high = second ? back : got;
+  return uint2((low & 0xffffu) | high << 16, low >> 16 | (high & 0xffff0000u));
+}
+
+// Columns 4 i … 4 i + 3 of row `row` of R to their place. Factors are read two rows at a time, so the last row brings another's. All lanes of a simdgroup call this with quads that follow one another,
+// and with 0 where `stores` is false.
+template <uint R, typename Pairs, typename Factors>
+static inline void stage_tile_quad(
+    float4 u, uint i, uint row, uint bits, uint span, bool stores, bool last, Pairs pairs, Factors factors)
+{
+  const uint quads = span / 4;  // of a span
+  const uint each = span / 16;  // of a lane's quarter
+  float sum = u.x + u.y + u.z + u.w;
+  const float4 size = fabs(u);
+  float most = max(max(size.x, size.y), max(size.z, size.w));
+  #pragma clang loop unroll(full)
+  for (uint m = 1; m < 16; m *= 2) {
+    if (m < quads) {
+      sum += simd_shuffle_xor(sum, ushort(m));
+      most = max(most, simd_shuffle_xor(most, ushort(m)));
+    }
+  }
+  const uint exponent = clamp(as_type<uint>(most) >> 23, 40u, 220u);
+  const float4 v = u * (pair_factors(bits, i % each) * as_type<float>((268 - exponent) << 23));
+  const half4 high = half4(v);
+  const half4 low = half4(v - float4(high));
+  const uint stride = pair_stride(bits);
+  const uint2 high_pairs = pairs_of(high, stride, i);
+  const uint2 low_pairs = pairs_of(low, stride, i);
+  if (!stores) {
+    return;
+  }
+  const uint q = i % each;
+  const uint place = stride == 8 ? (q & 1) * 2 + q / 2 : q;  // which two of the lane's pairs
+  const uint four = (i / quads * (span / 16) + place / 2) * R + row;
+  const uint at = (four * 4 + i % quads / each) * 2 + place % 2;
+  pairs[at] = high_pairs;
+  pairs[at + span / 32 * R * 8] = low_pairs;
+  if (i % quads == 0) {
+    factors[i / quads * R + row] = float2(as_type<float>((exponent - 14 + kPairUnit) << 23), sum);
+    if (R > 1 && last && row % 2 == 0) {
+      factors[i / quads * R + row + 1] = float2(0.0f);
+    }
+  }
+}
+
+// u of row `row` of `rows`, staged as row `slot` of R, by the `threads` threads that name the row; one beyond the last is made of the last
+// and goes nowhere. Stores h where asked. `partial` holds 2 · kTileSimdgroups floats. All threads of the threadgroup call this.
+template <uint R, typename Pairs, typename Factors>
+static inline void stage_tile_row(
+    device const float* all_x, device const float* all_residual, device const uchar* post_norm, device const uchar* scalar,
+    device float* all_h, device const uchar* pre_norm, constant StreamParams& s, uint row, uint rows, uint slot, uint bits,
+    uint span, bool stores_h, Pairs pairs, Factors factors, threadgroup float* partial, uint threads, uint threadgroup_tid,
+    uint simdgroup, uint lane)
+{
+  constexpr uint n = kTileHeldQuads;
+  const uint tid = threadgroup_tid & (threads - 1);
+  const uint simdgroups = threads / 32;
+  const uint quads = s.k / 4;
+  const ulong at = ulong(min(row, rows - 1)) * s.k;
+  device const float* x = all_x + at;
+  device const float* residual = all_residual + at;
+  device float* h_out = all_h + at;
+  const bool stores = row < rows;
+  const bool last = row + 1 == rows;
+  if (!tile_held(s, threads)) {
+    StreamFactors f;
+    f.post = 1.0f;
+    f.pre = 1.0f;
+    f.scalar = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
+    if (s.has_post != 0) {
+      float sum = 0.0f;
+      for (uint i = tid; i < quads; i += threads) {
+        sum = sum_of_squares(load_row4(x, i, s.k), sum);
+      }
+      f.post = precise::rsqrt(tile_sum(sum, partial, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+    }
+    if (s.has_pre != 0) {
+      float sum = 0.0f;
+      for (uint i = tid; i < quads; i += threads) {
+        sum = sum_of_squares(stream_h(x, residual, post_norm, s, f.post, f.scalar, i), sum);
+      }
+      f.pre = precise::rsqrt(
+          tile_sum(sum, partial + kTileSimdgroups, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+    }
+    const bool plain = stream_plain(s);
+    #pragma clang loop unroll(disable)
+    for (uint start = tid - lane; !plain && start < quads; start += threads) {
+      const uint i = start + lane;
+      float4 u = float4(0.0f);
+      if (stores && i < quads) {
+        u = stream_u(x, residual, post_norm, h_out, pre_norm, s, f, stores_h, i);
+      }
+      stage_tile_quad<R>(u, i, slot, bits, span, stores && i < quads, last, pairs, factors);
+    }
+    for (uint start = tid - lane; plain && start < quads; start += n * threads) {
+      float4 u[n];
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < n; j++) {
+        const uint i = start + lane + j * threads;
+        u[j] = i < quads ? ((device const float4*)x)[i] : float4(0.0f);
+      }
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < n; j++) {
+        const uint i = start + lane + j * threads;
+        if (i - lane < quads) {
+          stage_tile_quad<R>(u[j], i, slot, bits, span, stores && i < quads, last, pairs, factors);
+        }
+      }
+    }
+    return;
+  }
+
+  // All that a thread needs is read at once and held in registers.
+  float4 held[n];
+  float4 base[n];
+  uint2 post[n];
+  uint2 pre[n];
+  uint index[n];
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < n; j++) {
+    index[j] = min(tid + j * threads, quads - 1);
+    held[j] = ((device const float4*)x)[index[j]];
+    base[j] = float4(0.0f);
+    post[j] = uint2(0u, 0u);
+    pre[j] = uint2(0u, 0u);
+  }
+  if (s.has_residual != 0) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < n; j++) {
+      base[j] = ((device const float4*)residual)[index[j]];
+    }
+  }
+  if (s.has_post != 0) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < n; j++) {
+      post[j] = ((device const uint2*)post_norm)[index[j]];
+    }
+  }
+  if (s.has_pre != 0) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < n; j++) {
+      pre[j] = ((device const uint2*)pre_norm)[index[j]];
+    }
+  }
+  const float factor = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
+  float scale = 1.0f;
+  if (s.has_post != 0) {
+    float sum = 0.0f;
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < n; j++) {
+      sum = tid + j * threads < quads ? sum_of_squares(held[j], sum) : sum;
+    }
+    scale = precise::rsqrt(tile_sum(sum, partial, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+  }
+  float sum = 0.0f;
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < n; j++) {
+    float4 h = held[j];
+    if (s.has_post != 0) {
+      h = fma(h * scale, stored4(post[j], s.post_format), base[j]);
+    } else if (s.has_residual != 0) {
+      h = base[j] + h;
+    }
+    h = tid + j * threads < quads ? h * factor : float4(0.0f);
+    held[j] = h;
+    sum = sum_of_squares(h, sum);
+    if (stores_h && tid + j * threads < quads && stores) {
+      ((device float4*)h_out)[tid + j * threads] = h;
+    }
+  }
+  scale = 1.0f;
+  if (s.has_pre != 0) {
+    scale = precise::rsqrt(tile_sum(sum, partial + kTileSimdgroups, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+  }
+  #pragma clang loop unroll(full)
+  for (uint j = 0; j < n; j++) {
+    const uint i = tid + j * threads;
+    float4 u = held[j];
+    if (s.has_pre != 0) {
+      u = u * scale * stored4(pre[j], s.pre_format);
+    }
+    if (i - lane < quads) {
+      stage_tile_quad<R>(u, i, slot, bits, span, i < quads && stores, last, pairs, factors);
+    }
+  }
+}
+
+#endif
