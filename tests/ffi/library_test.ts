@@ -1,6 +1,7 @@
 import { assert, assertEquals, assertStringIncludes } from "@std/assert";
 import { buildLibrary } from "../../dylib/build.ts";
 import { cacheFolder } from "../../ffi/cache_folder.ts";
+import { withEnvironment } from "../support/environment.ts";
 
 const root = decodeURIComponent(new URL("../../", import.meta.url).pathname).replace(/\/$/, "");
 const sources = `${root}/dylib,${root}/shaders`; // folders that a checkout reads to see whether its library is current
@@ -68,17 +69,13 @@ Deno.test("each missing permission is named with the flag that grants it", async
 });
 
 Deno.test("MARKBASE_CACHE names the cache folder, relative or not", async () => {
-  const before = Deno.env.get("MARKBASE_CACHE");
-  try {
-    Deno.env.set("MARKBASE_CACHE", "/some/where/");
+  await withEnvironment({ MARKBASE_CACHE: "/some/where/" }, async () => {
     assertEquals(await cacheFolder(), "/some/where");
-    Deno.env.set("MARKBASE_CACHE", "near");
+  });
+  await withEnvironment({ MARKBASE_CACHE: "near" }, async () => {
     assertEquals(await cacheFolder(), `${Deno.cwd()}/near`);
     assertEquals(await cacheFolder("/an/option"), "/an/option");
-  } finally {
-    if (before === undefined) Deno.env.delete("MARKBASE_CACHE");
-    else Deno.env.set("MARKBASE_CACHE", before);
-  }
+  });
 });
 
 Deno.test("MARKBASE_DYLIB names a ready library; a missing or unusable one is an error that names it", async () => {

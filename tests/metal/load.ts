@@ -1,5 +1,6 @@
 /** Loads models on "metal" over software Metal. */
 import { loadWith } from "../../src/engine/load.ts";
+import { withEnvironment } from "../support/environment.ts";
 import { productLibrary } from "./metal.ts";
 
 /** Options under which results are compared with golden values. */
@@ -11,12 +12,6 @@ export async function loadMetal(
   options: Parameters<typeof loadWith>[1] = EXACT,
   internals: Parameters<typeof loadWith>[2] = {},
 ): Promise<Awaited<ReturnType<typeof loadWith>>> {
-  const before = Deno.env.get("MARKBASE_DYLIB");
-  Deno.env.set("MARKBASE_DYLIB", await productLibrary());
-  try {
-    return await loadWith(folder, options, internals);
-  } finally {
-    if (before === undefined) Deno.env.delete("MARKBASE_DYLIB");
-    else Deno.env.set("MARKBASE_DYLIB", before);
-  }
+  const library = { MARKBASE_DYLIB: await productLibrary() };
+  return await withEnvironment(library, () => loadWith(folder, options, internals));
 }
