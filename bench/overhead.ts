@@ -2,7 +2,7 @@
  * What a streamed token costs beside the network: time from token to token, split into the native forward and the parts of
  * everything else, in microseconds.
  *
- *     deno run -A bench/overhead.ts [MODEL] [--tokens 64] [--repetitions 10]
+ *     deno run -A bench/overhead.ts [MODEL] [--tokens 64] [--repetitions 10] [--wait]
  *
  * "whole", "forward" and "native" are clocked where they happen; the single parts are timed alone, on inputs of the same size. What
  * these leave over is the scheduler with its promises, the crossing to the library's thread and back, and generators.
@@ -14,11 +14,13 @@ import type { GenerateOptions } from "../src/engine/api.ts";
 import { encodeInput } from "../src/engine/input.ts";
 import { chatReader } from "../src/engine/reply.ts";
 import { sampleCandidates } from "../src/sample/sampler.ts";
+import { WAIT, waitForLine } from "./peers/peers.ts";
 import { median } from "./statistics.ts";
 
 const { values, words } = parseFlags(Deno.args, {
   tokens: { type: "number", help: "of a reply" },
   repetitions: { type: "number", help: "replies" },
+  wait: WAIT,
 });
 const { tokens = 64, repetitions = 10 } = values;
 const source = words[0] ?? "tiny";
@@ -49,14 +51,14 @@ forward.run = async (...args) => {
 };
 
 /** Medians over replies of microseconds a token after the first. */
-async function streamed(options: GenerateOptions) {
+async function streamed(options: GenerateOptions, repetitions: number) {
   const each: { whole: number; forward: number; native: number }[] = [];
-  for (let i = -2; i < repetitions; i++) {
+  for (let i = 0; i < repetitions; i++) {
     const ids = [2, 10 + i % 100, 20, 30];
     let start = 0, count = 0;
     const reader = chatReader(model.tokenizer);
     for await (
-      const id of model.generate(ids, { ...options, seed: i + 2, maxTokens: tokens, ignoreEos: true })
+      const id of model.generate(ids, { ...options, seed: i, maxTokens: tokens, ignoreEos: true })
     ) {
       reader.push(id);
       if (count++ > 0) continue;
@@ -64,7 +66,6 @@ async function streamed(options: GenerateOptions) {
       inForward = native = forwards = 0;
     }
     const whole = performance.now() - start;
-    if (i < 0) continue;
     each.push({
       whole: whole / (count - 1) * 1e3,
       forward: inForward / forwards * 1e3,
@@ -81,12 +82,14 @@ const CASES: [string, GenerateOptions][] = [
   ["temperature 1, top-k 64, top-p 0.95, min-p 0.02", { temperature: 1, topK: 64, topP: 0.95, minP: 0.02 }],
   ["the same, penalties", { temperature: 1, topK: 64, topP: 0.95, minP: 0.02, repetitionPenalty: 1.1 }],
 ];
+for (const [, options] of CASES) await streamed(options, 1);
+if (values.wait) await waitForLine();
 console.log(`${source}, ${V} tokens in the vocabulary; microseconds a token`);
 console.log(
   ["whole", "native", "other", "of it in the forward's call"].map((word) => word.padStart(9)).join(" "),
 );
 for (const [name, options] of CASES) {
-  const { whole, forward, native } = await streamed(options);
+  const { whole, forward, native } = await streamed(options, repetitions);
   const figures = [whole, native, whole - native, forward - native].map((value) =>
     value.toFixed(0).padStart(9)
   );
