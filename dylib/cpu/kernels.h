@@ -11,7 +11,8 @@ namespace mb {
 
 // One row of activations as int8 codes, in one of two forms.
 //
-// Decode rows stream the weights from memory, which leaves time for sixteen bits: x ~ scale[group] * (128 * high + low).
+// Decode rows stream the weights from memory, which leaves time for sixteen bits: x ~ scale * (128 * high + low), with a scale
+// for each 256 columns.
 //
 // Prefill rows are bound by arithmetic and take eight bits where those do: x ~ scale[segment] * high, with a scale for each
 // kSegment columns, and + scale / 128 * low in the segments that are listed as `rough`, where one value is far above the
@@ -21,10 +22,11 @@ namespace mb {
 // Codes of 4-bit weights are dotted in the order in which their bytes and words hold them, so activations that meet them are
 // put in that order: even columns before odd ones, within what a vector of codes holds (decode) or a 32-bit word (prefill).
 constexpr int64_t kSegment = 16;
+constexpr int64_t sums_padding = 16;
 struct QuantizedRow {
   int8_t *high, *low;   // [columns rounded up to code_padding]; decode: zero beyond the last column
-  float *scales;        // [groups], prefill [segments]
-  float *sums;          // [groups] of the group's x, before quantisation
+  float *scales;        // [columns / 256, rounded up], prefill [segments]
+  float *sums;          // [groups + sums_padding] of the group's x, before quantisation; decode: zero beyond the last group
   float *rounded_sums;  // prefill: [groups] of what the codes stand for
   int32_t *rough;       // prefill: up to [segments], then -1
 };
@@ -57,7 +59,7 @@ struct Kernels {
   void (*dequantize)(const Weight &w, int64_t row, int64_t first, int64_t count, float *y);
 
   // Codes of `bits` bits in a byte each, scales and biases of columns [first, first + count) of one row of w, where it has codes
-  // and is not affine; first is a multiple of 256, count at most that, and `codes` has room for as many.
+  // and is not affine; first is a multiple of 256, count at most that, and there is room for 256 codes and 16 scales and biases.
   void (*unpack_run)(const Weight &w, int64_t row, int64_t first, int64_t count, uint8_t *codes, float *scales, float *biases);
 
   // ---- f32 matrix product ----
@@ -72,10 +74,9 @@ struct Kernels {
   void (*quantize_for_rows)(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
   void (*quantize_for_tile)(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
   // Decode: out[r * out_stride + c - first] = row c of w times activation row r, c in [first, last), r < rows.
-  // Streams the weights once. `scratch`: see product_scratch.
+  // Streams the weights once.
   void (*product_rows)(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
-                       int64_t out_stride, uint8_t *scratch);
-  int64_t (*product_scratch)(const Weight &w);  // bytes
+                       int64_t out_stride);
   // Prefill: unpacks rows [first, last) of w, at most tile_columns of them, into a tile; then
   // out[r * out_stride + c - first] as above.
   int64_t tile_columns;

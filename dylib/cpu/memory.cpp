@@ -1,7 +1,9 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -9,8 +11,11 @@
 
 namespace mb {
 
+namespace {
+constexpr uint64_t huge_page = 2 << 20;
+}
+
 void *map_zeroed(uint64_t bytes) {
-  constexpr uint64_t huge_page = 2 << 20;
   if (bytes >= 1ull << 47) {
     fail(MB_OUT_OF_MEMORY, "%llu bytes are more than an address space holds.", static_cast<unsigned long long>(bytes));
   }
@@ -23,6 +28,21 @@ void *map_zeroed(uint64_t bytes) {
   if (bytes >= 4 * huge_page) madvise(map, bytes, MADV_HUGEPAGE);
 #endif
   return map;
+}
+
+void advise_streamed(std::vector<AddressRange> ranges) {
+#ifdef MADV_HUGEPAGE
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  std::sort(ranges.begin(), ranges.end(), [](const AddressRange &a, const AddressRange &b) { return a.first < b.first; });
+  for (size_t i = 0; i < ranges.size();) {
+    AddressRange all = ranges[i++];
+    for (; i < ranges.size() && ranges[i].first < all.last + huge_page; i++) all.last = std::max(all.last, ranges[i].last);
+    const uintptr_t first = all.first & ~(page - 1), last = all.last & ~(page - 1);
+    if (last - first >= huge_page) madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);  // a wish only
+  }
+#else
+  (void)ranges;
+#endif
 }
 
 }  // namespace mb

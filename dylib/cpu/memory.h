@@ -1,11 +1,20 @@
-// memory.h: anonymous memory from the system.
+// memory.h: memory from the system, and what it is told about it.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace mb {
 
 // Zero-filled pages, committed when first touched, huge ones where they help. Throws Error(MB_OUT_OF_MEMORY).
 // Free with munmap(pointer, bytes).
 void *map_zeroed(uint64_t bytes);
+
+struct AddressRange {
+  uintptr_t first, last;  // `last` is behind the end
+};
+
+// Asks for huge pages where `ranges` of one mapped file lie, small gaps between them included. A file that is read from the disk after
+// this is cached in such pages if its file system can; one that is cached already stays as it is. Contents do not change.
+void advise_streamed(std::vector<AddressRange> ranges);
 
 }  // namespace mb

@@ -90,6 +90,36 @@ void run_op(Context &c, const Op &op) {
   }
 }
 
+// Weights that every forward reads from end to end. Tables of which it reads single rows are not among them: in huge pages each row
+// would make two megabytes resident.
+std::vector<const Tensor *> streamed(const Op &op) {
+  const auto &o = op.operands;
+  switch (op.kind) {
+    case kLinear: return {o[6], o[7], o[8]};
+    case kExpertGateUp: return {o[3], o[4]};
+    case kExpertDown: return {o[3]};
+    case kExpertLinear: return {o[2]};
+    default: return {};
+  }
+}
+
+void advise_weights(const Plan &plan) {
+  std::vector<std::vector<AddressRange>> ranges(plan.buffers.size());
+  const auto add = [&](const Tensor *t) {
+    if (!t || plan.buffers[t->buffer]->writable) return;
+    const uintptr_t first = reinterpret_cast<uintptr_t>(plan.buffers[t->buffer]->host) + t->offset;
+    ranges[t->buffer].push_back({first, first + t->max_bytes});
+  };
+  for (const Op &op : plan.ops) {
+    for (const Tensor *t : streamed(op)) {
+      add(t);
+      add(t ? t->scales : nullptr);
+      add(t ? t->biases : nullptr);
+    }
+  }
+  for (std::vector<AddressRange> &of_buffer : ranges) advise_streamed(std::move(of_buffer));
+}
+
 // The f32 activations that an op writes, for the finiteness check.
 std::vector<const Tensor *> written(const Op &op) {
   const auto &o = op.operands;
@@ -132,6 +162,7 @@ class CpuPass final : public Pass {
   CpuPass(std::unique_ptr<Plan> the_plan, const Kernels &kernels, int threads, Memory &memory)
       : kernels_(kernels), threads_(threads), memory_(memory) {
     plan = std::move(the_plan);
+    advise_weights(*plan);
     for (const Op &op : plan->ops) {
       check_supported(op);
       const ScratchNeed need = scratch_of(kernels, *plan, op);

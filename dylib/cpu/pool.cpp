@@ -16,7 +16,6 @@ namespace {
 
 // Long enough to bridge the serial work between two loops of a forward, short enough to leave the core to others.
 constexpr auto kSpin = std::chrono::microseconds(20);
-constexpr int kMaxThreads = 256;
 
 void pause() {
 #if defined(__x86_64__)
@@ -71,10 +70,14 @@ void Pool::start_workers(int count) {
 }
 
 void Pool::claim_chunks(int thread) {
-  for (;;) {
-    const int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-    if (chunk >= chunks_) return;
-    call_(context_, chunk, thread);
+  for (int i = 0; i < threads_; i++) {
+    Span &span = spans_[(thread + i) % threads_];
+    if (i > 0 && span.next.load(std::memory_order_relaxed) >= span.last) continue;  // leaves the line where it is
+    for (;;) {
+      const int64_t chunk = span.next.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= span.last) break;
+      call_(context_, chunk, thread);
+    }
   }
 }
 
@@ -84,9 +87,11 @@ void Pool::run_shared(int threads, int64_t chunks, Call call, const void *contex
   start_workers(threads - 1);
   call_ = call;
   context_ = context;
-  chunks_ = chunks;
   threads_ = threads;
-  next_.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < threads; i++) {
+    spans_[i].next.store(chunks * i / threads, std::memory_order_relaxed);
+    spans_[i].last = chunks * (i + 1) / threads;
+  }
   if (++loops_ == 0) loops_ = 1;
   open_.store(loops_);  // sequentially consistent, as all that follows: a worker that enters late must see it closed
   if (sleeping_.load() > 0) {

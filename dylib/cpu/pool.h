@@ -7,8 +7,9 @@
 
 namespace mb {
 
-// Runs a loop's iterations ("chunks") on several threads. Chunks are claimed one by one, so that a thread whose core is
-// busy with something else takes fewer and holds nobody up. The caller works too. Waiting threads spin for some
+// Runs a loop's iterations ("chunks") on several threads. Each thread has a span of chunks that follow each other, so that it reads
+// memory in one stream; chunks are claimed one by one, and whoever is done with its own span claims from others', so that a
+// thread whose core is busy with something else takes fewer and holds nobody up. The caller works too. Waiting threads spin for some
 // microseconds and then sleep: a pool that only spins collapses when another process needs the cores.
 class Pool {
  public:
@@ -29,6 +30,12 @@ class Pool {
   }
 
  private:
+  static constexpr int kMaxThreads = 256;
+  struct alignas(128) Span {
+    std::atomic<int64_t> next{0};  // first chunk not claimed
+    int64_t last = 0;
+  };
+
   using Call = void (*)(const void *context, int64_t chunk, int thread);
 
   void run_shared(int threads, int64_t chunks, Call call, const void *context);
@@ -42,11 +49,10 @@ class Pool {
   // The running loop. Written only while it is closed and no worker is inside.
   Call call_ = nullptr;
   const void *context_ = nullptr;
-  int64_t chunks_ = 0;
   int threads_ = 0;
+  Span spans_[kMaxThreads];  // of the running loop's threads
 
   alignas(128) std::atomic<uint32_t> open_{0};  // number of the open loop, 0 while none is
-  alignas(128) std::atomic<int64_t> next_{0};   // first chunk not claimed
   alignas(128) std::atomic<int> inside_{0};     // workers that may touch the loop
   alignas(128) std::atomic<int> sleeping_{0};   // workers that wait for `wake_`
   uint32_t loops_ = 0;

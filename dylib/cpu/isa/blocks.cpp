@@ -10,7 +10,11 @@ void unpack_run(const Weight &w, int64_t row, int64_t first, int64_t count, uint
     using B = decltype(blocks);
     RunBytes bytes;
     const uint8_t *run = bytes.template find<B>(w.row(row), first, w.columns);
-    B::scales(run, w.scales ? w.scale_row(row) + first / B::kGroup : nullptr, count / B::kGroup, scales, biases);
+    const int groups = static_cast<int>(count / B::kGroup);
+    B::scales(run, w.scales ? w.scale_row(row) + first / B::kGroup : nullptr, groups, scales, biases);
+    if constexpr (!B::kMinimums) {
+      for (int g = 0; g < groups; g++) biases[g] = -B::kMiddle * scales[g];
+    }
     for (int64_t c = 0; c < count; c += kCodeBytes) store_bytes(codes + c, B::codes(run, static_cast<int>(c)));
   });
 }

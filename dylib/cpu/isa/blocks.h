@@ -3,8 +3,11 @@
 // scale, so that the sum is exact too: a weight is rounded at most once, as its format says.
 //
 // Each format is a struct that reads a run of kRun columns, a block of 256 or eight of 32, which begins at p:
-//   codes(p, column)                vector of the codes of columns [column, column + kBytes), a multiple of kBytes
-//   scales(p, extra, n, s, b)       scales and biases of its first n groups; `extra` are the scale bytes of MLX's modes
+//   codes(p, column)                vector of the codes of columns [column, column + kCodeBytes), a multiple of kCodeBytes
+//   scales(p, extra, n, s, b)       scales, and biases where kMinimums, of its first n groups; there is room for all groups of a
+//                                   run, and what follows the n-th is finite where that is. `extra`: scale bytes of MLX's modes
+//   whole(columns)                  columns of a row of that many in front of which vectors of codes may be read
+// A code stands for scale * (code - kMiddle), or for scale * code + bias where kMinimums.
 #pragma once
 #include "../../iq4.h"
 #include "functions.h"
@@ -12,8 +15,6 @@
 namespace mb {
 namespace MB_ISA {
 namespace {
-
-constexpr int kCodeBytes = 4 * kLanes;  // of a vector
 
 // e2m1 numbers doubled, and 16 added.
 alignas(16) constexpr uint8_t kE2m1Codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
@@ -28,11 +29,12 @@ inline uint32_t word32_at(const uint8_t *p) {
   memcpy(&w, p, 4);
   return w;
 }
-inline float half_at(const uint8_t *p) { return half(word_at(p)); }
-
-inline void centre(const float *scales, int64_t n, float middle, float *biases) {
-  for (int64_t i = 0; i < n; i++) biases[i] = -middle * scales[i];
+inline uint64_t word64_at(const uint8_t *p) {
+  uint64_t w;
+  memcpy(&w, p, 8);
+  return w;
 }
+inline float half_at(const uint8_t *p) { return half(word_at(p)); }
 
 inline vb low_bits(vb a, int mask) { return both(a, set1_byte(mask)); }
 
@@ -40,159 +42,158 @@ inline vb low_bits(vb a, int mask) { return both(a, set1_byte(mask)); }
 template <int B, int At>
 struct Blocks {
   static constexpr int kGroup = 32, kColumns = 32, kBlockBytes = B;
-  static inline vb nibbles(const uint8_t *p, int column) { return low_bits(halves_of_blocks<B>(p + At, column), 15); }
-  static inline void halves(const uint8_t *p, int at, int64_t n, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = half_at(p + i * B + at);
-  }
+  static inline int64_t whole(int64_t columns) { return columns; }
+  static MB_INLINE vb nibbles(const uint8_t *p, int column) { return low_bits(halves_of_blocks<B>(p + At, column), 15); }
 };
 
-struct Q4_0 : Blocks<18, 2> {
+// Those with a second half for the minimum, and those without.
+template <int B, int At>
+struct BlocksWithMinimum : Blocks<B, At> {
+  static constexpr bool kMinimums = true;
+  static constexpr int kMiddle = 0;
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int n, float *s, float *b) {
+    strided_halves<B>(p, n, s);
+    strided_halves<B>(p + 2, n, b);
+  }
+};
+template <int B, int At, int Middle>
+struct CentredBlocks : Blocks<B, At> {
+  static constexpr bool kMinimums = false;
+  static constexpr int kMiddle = Middle;
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int n, float *s, float *) { strided_halves<B>(p, n, s); }
+};
+
+struct Q4_0 : CentredBlocks<18, 2, 8> {
   static constexpr int kBits = 4;
-  static inline vb codes(const uint8_t *p, int column) { return nibbles(p, column); }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
-    halves(p, 0, n, s);
-    centre(s, n, 8, b);
-  }
+  static MB_INLINE vb codes(const uint8_t *p, int column) { return nibbles(p, column); }
 };
 
-struct Q4_1 : Blocks<20, 4> {
+struct Q4_1 : BlocksWithMinimum<20, 4> {
   static constexpr int kBits = 4;
-  static inline vb codes(const uint8_t *p, int column) { return nibbles(p, column); }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
-    halves(p, 0, n, s);
-    halves(p, 2, n, b);
-  }
+  static MB_INLINE vb codes(const uint8_t *p, int column) { return nibbles(p, column); }
 };
 
-struct Q5_0 : Blocks<22, 6> {
+struct Q5_0 : CentredBlocks<22, 6, 16> {
   static constexpr int kBits = 5;
-  static inline vb codes(const uint8_t *p, int column) {
-    return either(nibbles(p, column), fifth_bits<22>(p + 2, column));
-  }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
-    halves(p, 0, n, s);
-    centre(s, n, 16, b);
-  }
+  static MB_INLINE vb codes(const uint8_t *p, int column) { return merge(halves_of_blocks<22>(p + 6, column), 15, fifth_bits<22>(p + 2, column)); }
 };
 
-struct Q5_1 : Blocks<24, 8> {
+struct Q5_1 : BlocksWithMinimum<24, 8> {
   static constexpr int kBits = 5;
-  static inline vb codes(const uint8_t *p, int column) {
-    return either(nibbles(p, column), fifth_bits<24>(p + 4, column));
-  }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
-    halves(p, 0, n, s);
-    halves(p, 2, n, b);
-  }
+  static MB_INLINE vb codes(const uint8_t *p, int column) { return merge(halves_of_blocks<24>(p + 8, column), 15, fifth_bits<24>(p + 4, column)); }
 };
 
-struct Q8_0 : Blocks<34, 2> {
+struct Q8_0 : CentredBlocks<34, 2, 128> {
   static constexpr int kBits = 8;
-  static inline vb codes(const uint8_t *p, int column) { return flip(bytes_of_blocks<34>(p + 2, column), 0x80); }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
-    halves(p, 0, n, s);
-    centre(s, n, 128, b);
-  }
+  static MB_INLINE vb codes(const uint8_t *p, int column) { return flip(bytes_of_blocks<34>(p + 2, column), 0x80); }
 };
 
-struct Iq4Nl : Blocks<18, 2> {
+struct Iq4Nl : CentredBlocks<18, 2, 128> {
   static constexpr int kBits = 8;
-  static inline vb codes(const uint8_t *p, int column) { return lookup16(kIq4Codes, nibbles(p, column)); }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t n, float *s, float *b) {
-    halves(p, 0, n, s);
-    centre(s, n, 128, b);
-  }
+  static MB_INLINE vb codes(const uint8_t *p, int column) { return lookup16(kIq4Codes, nibbles(p, column)); }
 };
 
 // Blocks of 256. Codes lie in layers: 32 columns for each 4, 2 or 1 bits of 32 bytes.
 
+struct Blocks256 {
+  static constexpr int kColumns = 256;
+  static inline int64_t whole(int64_t columns) { return columns; }
+};
+
 // Eight 6-bit scales and minimums in twelve bytes.
-inline void six_bit_scales(const uint8_t *packed, float d, float least, float *s, float *b) {
+MB_INLINE void six_bit_scales(const uint8_t *packed, float d, float least, float *s, float *b) {
   const uint32_t x = word32_at(packed), y = word32_at(packed + 4), z = word32_at(packed + 8);
   const uint64_t scales = (x & 0x3f3f3f3f) | uint64_t((z & 0x0f0f0f0f) | (x >> 2 & 0x30303030)) << 32;
   const uint64_t minimums = (y & 0x3f3f3f3f) | uint64_t((z >> 4 & 0x0f0f0f0f) | (y >> 2 & 0x30303030)) << 32;
-  for (int j = 0; j < 8; j++) {
-    s[j] = d * static_cast<float>(scales >> 8 * j & 0xff);
-    b[j] = -least * static_cast<float>(minimums >> 8 * j & 0xff);
-  }
+  scaled_bytes(scales, d, s);
+  scaled_bytes(minimums, -least, b);
 }
 
-struct Q2K {
-  static constexpr int kBits = 2, kGroup = 16, kColumns = 256, kBlockBytes = 84;
-  static inline vb codes(const uint8_t *p, int column) {
+// Bytes of 6 bits each, less 32, as signed ones.
+constexpr uint64_t kEachByte = 0x0101010101010101;
+inline uint64_t centred_six_bits(uint64_t bytes) { return ((bytes | 0x80 * kEachByte) - 0x20 * kEachByte) ^ 0x80 * kEachByte; }
+
+struct Q2K : Blocks256 {
+  static constexpr bool kMinimums = true;
+  static constexpr int kMiddle = 0;
+  static constexpr int kBits = 2, kGroup = 16, kBlockBytes = 84;
+  static MB_INLINE vb codes(const uint8_t *p, int column) {
     return low_bits(layers<2>(p + 16 + column / 128 * 32, column % 128), 3);
   }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *b) {
     const float d = half_at(p + 80), least = half_at(p + 82);
-    for (int j = 0; j < 16; j++) {
-      s[j] = d * static_cast<float>(p[j] & 15);
-      b[j] = -least * static_cast<float>(p[j] >> 4);
+    for (int j = 0; j < 16; j += 8) {
+      scaled_bytes(word64_at(p + j) & 15 * kEachByte, d, s + j);
+      scaled_bytes(word64_at(p + j) >> 4 & 15 * kEachByte, -least, b + j);
     }
   }
 };
 
-struct Q3K {
-  static constexpr int kBits = 3, kGroup = 16, kColumns = 256, kBlockBytes = 110;
-  static inline vb codes(const uint8_t *p, int column) {
-    const vb low = low_bits(layers<2>(p + 32 + column / 128 * 32, column % 128), 3);
-    return either(low, shift_left64<2>(low_bits(layers<1>(p, column), 1)));
+struct Q3K : Blocks256 {
+  static constexpr bool kMinimums = false;
+  static constexpr int kBits = 3, kGroup = 16, kBlockBytes = 110, kMiddle = 4;
+  static MB_INLINE vb codes(const uint8_t *p, int column) {
+    return merge(layers<2>(p + 32 + column / 128 * 32, column % 128), 3, shift_left64<2>(low_bits(layers<1>(p, column), 1)));
   }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *) {
     const float d = half_at(p + 108);
-    const uint8_t *packed = p + 96;
-    for (int j = 0; j < 16; j++) {
-      const int low = j < 8 ? packed[j] & 15 : packed[j - 8] >> 4, high = packed[8 + j % 4] >> 2 * (j / 4) & 3;
-      s[j] = d * static_cast<float>((low | high << 4) - 32);
-    }
-    centre(s, 16, 4, b);
+    const uint64_t low = word64_at(p + 96), high = word32_at(p + 104);
+    // Two bits of each of four bytes, for four scales at a time.
+    const auto two_bits = [&](int from) { return ((high >> from & 0x03030303) | (high >> (from + 2) & 0x03030303) << 32) << 4; };
+    scaled_signed_bytes(centred_six_bits((low & 15 * kEachByte) | two_bits(0)), d, s);
+    scaled_signed_bytes(centred_six_bits((low >> 4 & 15 * kEachByte) | two_bits(4)), d, s + 8);
   }
 };
 
-struct Q4K {
-  static constexpr int kBits = 4, kGroup = 32, kColumns = 256, kBlockBytes = 144;
-  static inline vb codes(const uint8_t *p, int column) {
+struct Q4K : Blocks256 {
+  static constexpr bool kMinimums = true;
+  static constexpr int kMiddle = 0;
+  static constexpr int kBits = 4, kGroup = 32, kBlockBytes = 144;
+  static MB_INLINE vb codes(const uint8_t *p, int column) {
     return low_bits(layers<4>(p + 16 + column / 64 * 32, column % 64), 15);
   }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *b) {
     six_bit_scales(p + 4, half_at(p), half_at(p + 2), s, b);
   }
 };
 
-struct Q5K {
-  static constexpr int kBits = 5, kGroup = 32, kColumns = 256, kBlockBytes = 176;
-  static inline vb codes(const uint8_t *p, int column) {
-    const vb low = low_bits(layers<4>(p + 48 + column / 64 * 32, column % 64), 15);
-    return either(low, shift_left64<4>(low_bits(layers<1>(p + 16, column), 1)));
+struct Q5K : Blocks256 {
+  static constexpr bool kMinimums = true;
+  static constexpr int kMiddle = 0;
+  static constexpr int kBits = 5, kGroup = 32, kBlockBytes = 176;
+  static MB_INLINE vb codes(const uint8_t *p, int column) {
+    return merge(layers<4>(p + 48 + column / 64 * 32, column % 64), 15, shift_left64<4>(low_bits(layers<1>(p + 16, column), 1)));
   }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *b) {
     six_bit_scales(p + 4, half_at(p), half_at(p + 2), s, b);
   }
 };
 
-struct Q6K {
-  static constexpr int kBits = 6, kGroup = 16, kColumns = 256, kBlockBytes = 210;
-  static inline vb codes(const uint8_t *p, int column) {
+struct Q6K : Blocks256 {
+  static constexpr bool kMinimums = false;
+  static constexpr int kBits = 6, kGroup = 16, kBlockBytes = 210, kMiddle = 32;
+  static MB_INLINE vb codes(const uint8_t *p, int column) {
     const uint8_t *low = p + column / 128 * 64 + column % 64, *high = p + 128 + column / 128 * 32;
-    const vb bytes = load_bytes(low), four = column % 128 < 64 ? low_nibbles(bytes) : high_nibbles(bytes);
-    return either(four, shift_left64<4>(low_bits(layers<2>(high, column % 128), 3)));
+    const vb bytes = load_bytes(low), two = shift_left64<4>(low_bits(layers<2>(high, column % 128), 3));
+    return column % 128 < 64 ? merge(bytes, 15, two) : either(high_nibbles(bytes), two);
   }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *) {
     const float d = half_at(p + 208);
-    for (int j = 0; j < 16; j++) s[j] = d * static_cast<float>(static_cast<int8_t>(p[192 + j]));
-    centre(s, 16, 32, b);
+    for (int j = 0; j < 16; j += 8) scaled_signed_bytes(word64_at(p + 192 + j), d, s + j);
   }
 };
 
-struct Iq4Xs {
-  static constexpr int kBits = 8, kGroup = 32, kColumns = 256, kBlockBytes = 136;
-  static inline vb codes(const uint8_t *p, int column) {
+struct Iq4Xs : Blocks256 {
+  static constexpr bool kMinimums = false;
+  static constexpr int kBits = 8, kGroup = 32, kBlockBytes = 136, kMiddle = 128;
+  static MB_INLINE vb codes(const uint8_t *p, int column) {
     return lookup16(kIq4Codes, low_bits(halves_of_blocks<16>(p + 8, column), 15));
   }
-  static inline void scales(const uint8_t *p, const uint8_t *, int64_t, float *s, float *b) {
-    const float d = half_at(p);
-    const uint32_t low = word32_at(p + 4), high = word_at(p + 2);
-    for (int j = 0; j < 8; j++) s[j] = d * static_cast<float>(static_cast<int>((low >> 4 * j & 15) | (high >> 2 * j & 3) << 4) - 32);
-    centre(s, 8, 128, b);
+  static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *) {
+    const uint64_t low = word32_at(p + 4), high = word_at(p + 2);
+    uint64_t bytes = 0;
+    for (int j = 0; j < 8; j++) bytes |= ((low >> 4 * j & 15) | (high >> 2 * j & 3) << 4) << 8 * j;
+    scaled_signed_bytes(centred_six_bits(bytes), half_at(p), s);
   }
 };
 
@@ -206,23 +207,23 @@ inline float e4m3(uint32_t byte) {
 
 // kRun / 2 bytes of codes with readable bytes behind them.
 struct E2m1 {
-  static constexpr int kBits = 5, kColumns = 16, kBlockBytes = 8;
-  static inline vb codes(const uint8_t *p, int column) { return lookup16(kE2m1Codes, spread_codes<4>(p + column / 2)); }
+  static constexpr bool kMinimums = false;
+  static constexpr int kBits = 5, kColumns = 16, kBlockBytes = 8, kMiddle = 16;
+  static inline int64_t whole(int64_t columns) { return columns > 2 * kLoadSlack ? columns - 2 * kLoadSlack : 0; }
+  static MB_INLINE vb codes(const uint8_t *p, int column) { return lookup16(kE2m1Codes, spread_codes<4>(p + column / 2)); }
 };
 
 struct Mxfp4 : E2m1 {
   static constexpr int kGroup = 32;
-  static inline void scales(const uint8_t *, const uint8_t *extra, int64_t n, float *s, float *b) {
-    for (int64_t i = 0; i < n; i++) s[i] = 0.5f * e8m0(extra[i]);
-    centre(s, n, 16, b);
+  static MB_INLINE void scales(const uint8_t *, const uint8_t *extra, int n, float *s, float *) {
+    for (int i = 0; i < n; i++) s[i] = 0.5f * e8m0(extra[i]);
   }
 };
 
 struct Nvfp4 : E2m1 {
   static constexpr int kGroup = 16;
-  static inline void scales(const uint8_t *, const uint8_t *extra, int64_t n, float *s, float *b) {
-    for (int64_t i = 0; i < n; i++) s[i] = 0.5f * e4m3(extra[i]);
-    centre(s, n, 16, b);
+  static MB_INLINE void scales(const uint8_t *, const uint8_t *extra, int n, float *s, float *) {
+    for (int i = 0; i < n; i++) s[i] = 0.5f * e4m3(extra[i]);
   }
 };
 

@@ -30,9 +30,10 @@ void unpack_codes(const uint8_t *packed, uint32_t bits, int64_t count, uint8_t *
 void read_scales(const uint8_t *p, Format format, int64_t count, float *y);
 
 // blocks.cpp
-constexpr int64_t kRun = 256;  // columns unpacked at a time: a block of 256, or eight of 32
+constexpr int kRun = 256;               // columns unpacked at a time: a block of 256, or eight of 32
+constexpr int kCodeBytes = 4 * kLanes;  // of a vector of codes
 // Codes, scales and biases of columns [first, first + count) of one row, of every format that has_codes() but affine. `first`
-// is a multiple of kRun and count at most that; `codes` has room for kRun.
+// is a multiple of kRun and count at most that; there is room for kRun codes and kRun / 16 scales and biases.
 void unpack_run(const Weight &w, int64_t row, int64_t first, int64_t count, uint8_t *codes, float *scales, float *biases);
 void dequantize_mxfp8(const Weight &w, int64_t row, int64_t first, int64_t count, float *y);
 
@@ -42,14 +43,13 @@ void matmul(const float *a, int64_t a_stride, int64_t rows, const void *w, Forma
 void weighted_sum(const float *p, int64_t p_stride, int64_t rows, const int32_t *first, const int32_t *last,
                   const void *v, Format format, int64_t d, float *y, int64_t y_stride);
 
-// int8.cpp
+// int8.cpp, int8_rows.cpp
 constexpr int64_t code_padding = 8 * kLanes;  // a vector of 4-bit codes
 constexpr int64_t tile_columns = kInt8Vectors * kLanes;
 void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
 void quantize_for_tile(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
 void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
-                  int64_t out_stride, uint8_t *scratch);
-int64_t product_scratch(const Weight &w);
+                  int64_t out_stride);
 int64_t tile_bytes(const Weight &w);
 void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile);
 void product_tile(const Weight &w, const uint8_t *tile, int64_t columns, const QuantizedRow *a, int64_t rows,

@@ -1,13 +1,12 @@
-// Products of quantised weights with int8 activations: integer sums within a group, f32 sums over groups.
+// Activations as int8 codes, and prefill: products of quantised weights with tiles of them. Integer sums within a group, f32 sums
+// over groups.
 // isa: scalar avx2 avx512 neon neon_dotprod
-#include "blocks.h"
+#include "affine.h"
 
 namespace mb {
 namespace MB_ISA {
 
 namespace {
-
-constexpr int kBytes = 4 * kLanes;  // of a vector
 
 inline int64_t rounded(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -43,7 +42,7 @@ inline float encode(const float *x, int64_t n, int8_t *high, int8_t *low) {
 // Puts codes into the order in which 4-bit codes are read: even columns before odd ones in each 2 * half of them.
 inline void split_even_odd(int8_t *codes, int64_t count, int64_t half) {
   for (int8_t *end = codes + count; codes < end; codes += 2 * half) {
-    int8_t odd[kBytes];
+    int8_t odd[kCodeBytes];
     for (int64_t i = 0; i < half; i++) odd[i] = codes[2 * i + 1];
     for (int64_t i = 0; i < half; i++) codes[i] = codes[2 * i];
     memcpy(codes + half, odd, static_cast<size_t>(half));
@@ -59,16 +58,17 @@ inline float sum_of(const float *x, int64_t n) {
 }  // namespace
 
 void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row) {
-  for (int64_t g = 0; g < k / group; g++) {
-    row.scales[g] = encode(x + g * group, group, row.high + g * group, row.low + g * group);
-    row.sums[g] = sum_of(x + g * group, group);
+  for (int64_t i = 0; i < k; i += kRun) {
+    row.scales[i / kRun] = encode(x + i, k - i < kRun ? k - i : kRun, row.high + i, row.low + i);
   }
-  store(row.scales + k / group, zero());  // lane_scales reads a whole vector's
+  const int64_t groups = k / group;
+  for (int64_t g = 0; g < groups; g++) row.sums[g] = sum_of(x + g * group, group);
+  memset(row.sums + groups, 0, sums_padding * sizeof(float));
   const int64_t padded = rounded(k, code_padding);
   int8_t *const both[] = {row.high, row.low};
   for (int8_t *codes : both) {
     memset(codes + k, 0, static_cast<size_t>(padded - k));
-    if (nibbles) split_even_odd(codes, padded, kBytes);
+    if (nibbles) split_even_odd(codes, padded, kCodeBytes);
   }
 }
 
@@ -104,266 +104,6 @@ void quantize_for_tile(const float *x, int64_t k, int64_t group, bool nibbles, c
   split_even_odd(row.low, k, 4);
 }
 
-// ---- decode: four weight rows at a time ----
-
-namespace {
-
-// How codes are read and dotted. `whole`: vectors that load() may take, of a row with that many columns. kTaken was
-// subtracted from the codes.
-
-// 4-bit codes as they are stored.
-struct Nibbles {
-  static constexpr int kColumns = 2 * kBytes, kLaneColumns = 8, kTaken = 0;
-  static inline int64_t whole(int64_t columns) { return columns / kColumns; }
-  static inline vb load(const uint8_t *codes, int64_t v) { return load_bytes(codes + v * kBytes); }
-  static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
-    return load_bytes_n(codes + v * kBytes, columns / 2);
-  }
-  static inline vp dot(vb c, const int8_t *x) {
-    return multiply_add(multiply(low_nibbles(c), load_bytes(x)), high_nibbles(c), load_bytes(x + kBytes));
-  }
-};
-
-struct Bytes {
-  static constexpr int kColumns = kBytes, kLaneColumns = 4, kTaken = kWideOffset;
-  static inline int64_t whole(int64_t columns) { return columns / kColumns; }
-  static inline vb load(const uint8_t *codes, int64_t v) { return offset_wide(load_bytes(codes + v * kBytes)); }
-  static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
-    return offset_wide(load_bytes_n(codes + v * kBytes, columns));  // what lies beyond meets activations of zero
-  }
-  static inline vp dot(vb c, const int8_t *x) { return multiply_wide(c, load_bytes(x)); }
-};
-
-template <int B>
-struct Packed {
-  static constexpr int kColumns = kBytes, kLaneColumns = 4, kTaken = 0;
-  static constexpr int kVectorBytes = kBytes / 8 * B;
-  static inline int64_t whole(int64_t columns) {
-    const int64_t bytes = columns / 8 * B - kLoadSlack;
-    return bytes > 0 ? bytes / kVectorBytes : 0;
-  }
-  static inline vb load(const uint8_t *codes, int64_t v) { return spread_codes<B>(codes + v * kVectorBytes); }
-  static inline vb load_n(const uint8_t *codes, int64_t v, int64_t columns) {
-    uint8_t rest[kVectorBytes + kLoadSlack] = {};
-    memcpy(rest, codes + v * kVectorBytes, static_cast<size_t>(columns / 8 * B));
-    return spread_codes<B>(rest);
-  }
-  static inline vp dot(vb c, const int8_t *x) { return multiply(c, load_bytes(x)); }
-};
-
-// Scale of each lane of vector v, where L lanes share a group.
-template <int L>
-inline vf lane_scales(const float *scales, int64_t v) {
-  if constexpr (L >= kLanes) return set1(scales[v / (L / kLanes)]);
-  else return spread<L>(scales + v * (kLanes / L));
-}
-
-constexpr int kTogether = 4;  // activation rows, or weight rows of a single activation row, that are taken side by side
-
-// Products are padded by a vector of zeros: lane_scales reads a whole vector's.
-inline int64_t product_stride(const Weight &w) { return rounded(w.groups() + kLanes, kLanes); }
-
-// The scales of weight row n times those of the activations (or, without `a`, as they are) to scaled[groups]. Returns the part
-// of the products that the biases make, by lanes of groups.
-template <class Codes, class S, int R>
-inline void scale_groups(const Weight &w, int64_t n, const QuantizedRow *a, float *scaled, bool with_activations, vf *sum) {
-  const int64_t groups = w.groups();
-  const S *scales = reinterpret_cast<const S *>(w.scale_row(n)), *biases = reinterpret_cast<const S *>(w.bias_row(n));
-  const auto some = [&](int64_t g, auto at) {
-    const vf scale = at(scales), bias = fma(scale, set1(Codes::kTaken), at(biases));
-    store(scaled + g, with_activations ? mul(scale, at(a[0].scales)) : scale);
-    for (int r = 0; r < R; r++) sum[r] = fma(bias, at(a[r].sums), sum[r]);
-  };
-  int64_t g = 0;
-  for (; g + kLanes <= groups; g += kLanes) some(g, [g](const auto *p) { return load(p + g); });
-  if (g < groups) some(g, [g, groups](const auto *p) { return load_n(p + g, groups - g); });
-}
-
-// N rows of w, from row n on, with R activation rows. scaled [N][stride] is scratch. A product's bits depend on neither N nor R.
-template <class Codes, class S, int L, int N, int R>
-inline void rows_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *scaled, int64_t stride, float *out,
-                           int64_t out_stride) {
-  vf sum[N][R];
-  for (int i = 0; i < N; i++) {
-    for (int r = 0; r < R; r++) sum[i][r] = zero();
-    scale_groups<Codes, S, R>(w, n + i, a, scaled + i * stride, R == 1, sum[i]);
-  }
-  const auto add_vector = [&](int64_t v, auto codes_of) {
-    const int64_t k = v * Codes::kColumns;
-    vb codes[N];
-    vf scale[N];
-    for (int i = 0; i < N; i++) {
-      codes[i] = codes_of(w.row(n + i));
-      scale[i] = lane_scales<L>(scaled + i * stride, v);
-    }
-    for (int r = 0; r < R; r++) {
-      const vf x_scale = R == 1 ? zero() : lane_scales<L>(a[r].scales, v);
-      for (int i = 0; i < N; i++) {
-        const vf d = to_float(combine(Codes::dot(codes[i], a[r].high + k), Codes::dot(codes[i], a[r].low + k)));
-        sum[i][r] = fma(d, R == 1 ? scale[i] : mul(scale[i], x_scale), sum[i][r]);
-      }
-    }
-  };
-  const int64_t whole = Codes::whole(w.columns);
-  const uint8_t *ahead = w.row(n + N);
-  int64_t v = 0;
-  for (; v < whole; v++) {
-    for (int i = 0; i < N; i++, ahead += kBytes) prefetch(ahead);
-    add_vector(v, [&](const uint8_t *row) { return Codes::load(row, v); });
-  }
-  for (; v * Codes::kColumns < w.columns; v++) {
-    const int64_t rest = w.columns - v * Codes::kColumns;
-    add_vector(v, [&](const uint8_t *row) {
-      return Codes::load_n(row, v, rest < Codes::kColumns ? rest : Codes::kColumns);
-    });
-  }
-  for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) out[r * out_stride + i] = reduce_add(sum[i][r]);
-}
-
-template <class Codes, class S, int L>
-void product(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
-             int64_t out_stride, uint8_t *scratch) {
-  float *scaled = reinterpret_cast<float *>(scratch);
-  const int64_t stride = product_stride(w);
-  for (int64_t i = 0; i < kTogether * stride; i++) scaled[i] = 0.0f;
-  for (int64_t n = first; n < last;) {
-    const int64_t count = last - n < kTogether ? 1 : kTogether;
-    for (int64_t r = 0; r < rows;) {
-      const int64_t left = rows - r, together = count == 1 ? 1 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-      float *to = out + r * out_stride + n - first;
-      if (count == 1) rows_with_rows<Codes, S, L, 1, 1>(w, n, a + r, scaled, stride, to, out_stride);
-      else if (together == 1) rows_with_rows<Codes, S, L, kTogether, 1>(w, n, a + r, scaled, stride, to, out_stride);
-      for (int64_t i = 0; together > 1 && i < count; i += 2) {
-        if (together == 2) rows_with_rows<Codes, S, L, 2, 2>(w, n + i, a + r, scaled, stride, to + i, out_stride);
-        else rows_with_rows<Codes, S, L, 2, 4>(w, n + i, a + r, scaled, stride, to + i, out_stride);
-      }
-      r += together;
-    }
-    n += count;
-  }
-}
-
-// As rows_with_rows, for blocks. The scales of the next run are made while the codes of the present one are multiplied, as
-// loads that are wider than the stores before them wait for those.
-template <class B, int N, int R>
-inline void blocks_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, float *out, int64_t out_stride) {
-  constexpr int kGroups = kRun / B::kGroup;
-  constexpr bool kWide = B::kBits == 8;
-  struct Scales {
-    float scales[N][kGroups + kLanes], biases[N][kGroups + kLanes];
-  };
-  alignas(64) Scales runs[2];
-  memset(runs, 0, sizeof runs);
-  alignas(64) float products[N * R][kGroups + kLanes];
-  memset(products, 0, sizeof products);
-  RunBytes copies[N];
-  vf sum[N][R];
-  for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) sum[i][r] = zero();
-  const auto load_scales = [&](int64_t k, Scales &to) {
-    const int64_t groups = (w.columns - k < kRun ? w.columns - k : kRun) / B::kGroup;
-    for (int i = 0; i < N; i++) {
-      const uint8_t *extra = w.scales ? w.scale_row(n + i) + k / B::kGroup : nullptr;
-      B::scales(w.row(n + i) + k / B::kColumns * B::kBlockBytes, extra, groups, to.scales[i], to.biases[i]);
-    }
-  };
-  load_scales(0, runs[0]);
-  for (int64_t k = 0; k < w.columns; k += kRun) {
-    const int64_t columns = w.columns - k < kRun ? w.columns - k : kRun, first = k / B::kGroup, groups = columns / B::kGroup;
-    const Scales &present = runs[k / kRun % 2];
-    const uint8_t *codes[N];
-    for (int i = 0; i < N; i++) {
-      codes[i] = copies[i].template find<B>(w.row(n + i), k, w.columns);
-      const uint8_t *ahead = w.row(n + i + N) + k / B::kColumns * B::kBlockBytes;
-      for (int byte = 0; byte < kRun / B::kColumns * B::kBlockBytes; byte += 64) prefetch(ahead + byte);
-      for (int64_t g = 0; g < groups; g += kLanes) {
-        const int64_t count = groups - g < kLanes ? groups - g : kLanes;
-        const vf scale = load(present.scales[i] + g);
-        const vf bias = fma(scale, set1(kWide ? kWideOffset : 0), load(present.biases[i] + g));
-        for (int r = 0; r < R; r++) {
-          store(products[i * R + r] + g, mul(scale, load_n(a[r].scales + first + g, count)));
-          sum[i][r] = fma(bias, load_n(a[r].sums + first + g, count), sum[i][r]);
-        }
-      }
-    }
-    if (k + kRun < w.columns) load_scales(k + kRun, runs[(k / kRun + 1) % 2]);
-    const auto add_vector = [&](int v) {
-      for (int i = 0; i < N; i++) {
-        vb c = B::codes(codes[i], v * kBytes);
-        if (kWide) c = offset_wide(c);
-        for (int r = 0; r < R; r++) {
-          const vb high = load_bytes(a[r].high + k + v * kBytes), low = load_bytes(a[r].low + k + v * kBytes);
-          const vi d = kWide ? combine(multiply_wide(c, high), multiply_wide(c, low)) : combine(multiply(c, high), multiply(c, low));
-          sum[i][r] = fma(to_float(d), lane_scales<B::kGroup / 4>(products[i * R + r], v), sum[i][r]);
-        }
-      }
-    };
-    if (columns == kRun) {
-      for (int v = 0; v < kRun / kBytes; v++) add_vector(v);  // a count that is known, to be unrolled
-    } else {
-      for (int v = 0; v * kBytes < columns; v++) add_vector(v);
-    }
-  }
-  for (int i = 0; i < N; i++) for (int r = 0; r < R; r++) out[r * out_stride + i] = reduce_add(sum[i][r]);
-}
-
-template <class B>
-void product_of_blocks(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
-                       int64_t out_stride, uint8_t *) {
-  for (int64_t n = first; n < last;) {
-    const int64_t count = last - n < kTogether ? 1 : kTogether;
-    int64_t r = 0;
-    for (; r + kTogether <= rows; r += kTogether) {
-      for (int64_t i = 0; i < count; i++) {
-        blocks_with_rows<B, 1, kTogether>(w, n + i, a + r, out + r * out_stride + n + i - first, out_stride);
-      }
-    }
-    for (; r < rows; r++) {
-      float *to = out + r * out_stride + n - first;
-      if (count == 1) blocks_with_rows<B, 1, 1>(w, n, a + r, to, out_stride);
-      else blocks_with_rows<B, kTogether, 1>(w, n, a + r, to, out_stride);
-    }
-    n += count;
-  }
-}
-
-using Product = void (*)(const Weight &, int64_t, int64_t, const QuantizedRow *, int64_t, float *, int64_t, uint8_t *);
-
-template <class Codes, class S>
-Product product_of_group(uint32_t group) {
-  constexpr int unit = Codes::kLaneColumns;
-  return group == 32 ? product<Codes, S, 32 / unit> : group == 64 ? product<Codes, S, 64 / unit> : product<Codes, S, 128 / unit>;
-}
-
-template <class Codes>
-Product product_of_scales(const Weight &w) {
-  if (w.scale_format == kBF16) return product_of_group<Codes, BF16>(w.group);
-  if (w.scale_format == kF16) return product_of_group<Codes, F16>(w.group);
-  return product_of_group<Codes, float>(w.group);
-}
-
-Product product_of(const Weight &w) {
-  if (w.format != kAffine) {
-    return with_blocks(w.format, [](auto blocks) -> Product { return product_of_blocks<decltype(blocks)>; });
-  }
-  switch (w.bits) {
-    case 2: return product_of_scales<Packed<2>>(w);
-    case 3: return product_of_scales<Packed<3>>(w);
-    case 4: return product_of_scales<Nibbles>(w);
-    case 5: return product_of_scales<Packed<5>>(w);
-    case 6: return product_of_scales<Packed<6>>(w);
-    default: return product_of_scales<Bytes>(w);
-  }
-}
-
-}  // namespace
-
-int64_t product_scratch(const Weight &w) { return w.format == kAffine ? kTogether * product_stride(w) * 4 : 0; }
-
-void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
-                  int64_t out_stride, uint8_t *scratch) {
-  product_of(w)(w, first, last, a, rows, out, out_stride, scratch);
-}
-
 // ---- prefill: tiles of weight rows ----
 
 namespace {
@@ -396,7 +136,7 @@ inline void dot_segment(const TileView &t, int64_t segment, const Codes &codes, 
   for (int64_t k = segment * kSegment; k < (segment + 1) * kSegment; k += step, words += 4 * tile_columns) {
     vb c[V], odd[V];
     for (int v = 0; v < V; v++) {
-      c[v] = load_bytes(words + v * kBytes);
+      c[v] = load_bytes(words + v * kCodeBytes);
       if (!Nibble) continue;
       odd[v] = high_nibbles(c[v]);
       c[v] = low_nibbles(c[v]);
@@ -529,14 +269,14 @@ void pack_runs(const Weight &w, const int64_t *rows, const TileView &t, int64_t 
         store_bytes(reinterpret_cast<uint8_t *>(t.biases + (first + g + i) * tile_columns + column), b[i]);
       }
     }
-    for (int64_t v = 0; v * kBytes < columns; v++) {
+    for (int64_t v = 0; v * kCodeBytes < columns; v++) {
       vb c[kLanes];
       for (int j = 0; j < kLanes; j++) {
-        c[j] = load_bytes(codes[j] + v * kBytes);
+        c[j] = load_bytes(codes[j] + v * kCodeBytes);
         if (w.bits == 8) c[j] = offset_wide(c[j]);
       }
       transpose(c);
-      const int64_t word = (k + v * kBytes) / 4, words = (columns - v * kBytes) / 4;
+      const int64_t word = (k + v * kCodeBytes) / 4, words = (columns - v * kCodeBytes) / 4;
       for (int64_t i = 0; i < kLanes && i < words; i++) store_bytes(t.codes + ((word + i) * tile_columns + column) * 4, c[i]);
     }
   }

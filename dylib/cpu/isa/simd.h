@@ -14,6 +14,10 @@
 #define MB_PASTE(a, b) MB_PASTE_(a, b)
 #define MB_ISA_NUMBER MB_PASTE(MB_ISA_NUMBER_, MB_ISA)
 
+// For what must not be called in a loop over weights, where the compiler judges by size.
+#define MB_ALWAYS_INLINE __attribute__((always_inline))
+#define MB_INLINE inline MB_ALWAYS_INLINE
+
 #if MB_ISA_NUMBER == 0
 #include "simd_scalar.h"
 #elif MB_ISA_NUMBER == 1

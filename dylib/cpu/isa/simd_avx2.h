@@ -123,6 +123,25 @@ static inline vb fifth_bits(const uint8_t *p, int column) {
   const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), spread), bit);
   return _mm256_and_si256(_mm256_cmpeq_epi8(found, bit), _mm256_set1_epi8(16));
 }
+// Eight halves, S bytes apart, of which only n exist: the last one fills up.
+template <int S>
+static MB_INLINE void strided_halves(const uint8_t *p, int n, float *y) {
+  const auto at = [p, n](int i) MB_ALWAYS_INLINE {
+    int16_t bits;
+    memcpy(&bits, p + S * (i < n ? i : n - 1), 2);
+    return bits;
+  };
+  _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))));
+}
+// y[i] = scale * byte i of eight.
+static MB_INLINE void scaled_bytes(uint64_t bytes, float scale, float *y) {
+  const __m256i words = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
+}
+static MB_INLINE void scaled_signed_bytes(uint64_t bytes, float scale, float *y) {
+  const __m256i words = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
+}
 static inline vb set1_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
 static inline vb flip(vb a, int bits) { return _mm256_xor_si256(a, set1_byte(bits)); }
 static inline float half(uint16_t bits) { return _cvtsh_ss(bits); }
@@ -139,14 +158,20 @@ static inline vi dot(vi sum, vb codes, vb x) {
 static inline vi dot_wide(vi sum, vb codes, vb x) {
   return dot(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
 }
-// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them. Two products of 4-bit
-// codes, or one of any other, stay within 16 bits.
-using vp = __m256i;
-static inline vp multiply(vb codes, vb x) { return _mm256_maddubs_epi16(codes, x); }
-static inline vp multiply_wide(vb codes, vb x) { return multiply(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)); }
-static inline vp multiply_add(vp sum, vb codes, vb x) { return _mm256_add_epi16(sum, multiply(codes, x)); }
-static inline vi combine(vp high, vp low) {
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together. Two products of
+// 4-bit codes, or one of any other, stay within sixteen bits.
+static inline vi join_sixteen(__m256i high, __m256i low) {
   return _mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(128)), _mm256_madd_epi16(low, _mm256_set1_epi16(1)));
+}
+static inline vi dot_sixteen(vb codes, vb high, vb low) {
+  return join_sixteen(_mm256_maddubs_epi16(codes, high), _mm256_maddubs_epi16(codes, low));
+}
+static inline vi dot_sixteen(vb codes, vb high, vb low, vb codes2, vb high2, vb low2) {
+  const __m256i highs = _mm256_add_epi16(_mm256_maddubs_epi16(codes, high), _mm256_maddubs_epi16(codes2, high2));
+  return join_sixteen(highs, _mm256_add_epi16(_mm256_maddubs_epi16(codes, low), _mm256_maddubs_epi16(codes2, low2)));
+}
+static inline vi dot_sixteen_wide(vb codes, vb high, vb low) {
+  return dot_sixteen(_mm256_abs_epi8(codes), _mm256_sign_epi8(high, codes), _mm256_sign_epi8(low, codes));
 }
 static inline void prefetch(const void *p) { _mm_prefetch(static_cast<const char *>(p), _MM_HINT_T1); }  // to L2
 // Whole numbers in [-127, 127] to bytes.
@@ -170,6 +195,8 @@ static inline vf spread(const float *p) {
 static inline vb set1_64(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
 static inline vb both(vb a, vb b) { return _mm256_and_si256(a, b); }
 static inline vb either(vb a, vb b) { return _mm256_or_si256(a, b); }
+// The bits of a that the mask has, and those of b.
+static inline vb merge(vb a, int mask, vb b) { return either(both(a, set1_byte(mask)), b); }
 template <int N>
 static inline vb shift_left64(vb a) { return _mm256_slli_epi64(a, N); }
 template <int N>

@@ -115,6 +115,25 @@ static inline vb fifth_bits(const uint8_t *p, int column) {
   memcpy(&second, p + S, 4);
   return _mm512_maskz_set1_epi8(first | static_cast<uint64_t>(second) << 32, 16);
 }
+// Eight halves, S bytes apart, of which only n exist: the last one fills up.
+template <int S>
+static MB_INLINE void strided_halves(const uint8_t *p, int n, float *y) {
+  const auto at = [p, n](int i) MB_ALWAYS_INLINE {
+    int16_t bits;
+    memcpy(&bits, p + S * (i < n ? i : n - 1), 2);
+    return bits;
+  };
+  _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))));
+}
+// y[i] = scale * byte i of eight.
+static MB_INLINE void scaled_bytes(uint64_t bytes, float scale, float *y) {
+  const __m256i words = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
+}
+static MB_INLINE void scaled_signed_bytes(uint64_t bytes, float scale, float *y) {
+  const __m256i words = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
+}
 static inline vb set1_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
 static inline vb flip(vb a, int bits) { return _mm512_xor_si512(a, set1_byte(bits)); }
 static inline float half(uint16_t bits) { return _cvtsh_ss(bits); }
@@ -125,12 +144,15 @@ static inline vb lookup16(const uint8_t *table, vb a) {
 // Unsigned codes of any width times signed activations.
 static inline vi dot(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
 static inline vi dot_wide(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
-// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them.
-using vp = vi;
-static inline vp multiply(vb codes, vb x) { return dot(zero_int(), codes, x); }
-static inline vp multiply_wide(vb codes, vb x) { return dot_wide(zero_int(), codes, x); }
-static inline vp multiply_add(vp sum, vb codes, vb x) { return dot(sum, codes, x); }
-static inline vi combine(vp high, vp low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 7), low); }
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together.
+static inline vi dot_sixteen(vb codes, vb high, vb low) {
+  return dot(_mm512_slli_epi32(dot(zero_int(), codes, high), 7), codes, low);
+}
+static inline vi dot_sixteen(vb codes, vb high, vb low, vb codes2, vb high2, vb low2) {
+  const vi highs = dot(dot(zero_int(), codes, high), codes2, high2);
+  return dot(dot(_mm512_slli_epi32(highs, 7), codes, low), codes2, low2);
+}
+static inline vi dot_sixteen_wide(vb codes, vb high, vb low) { return dot_sixteen(codes, high, low); }
 static inline void prefetch(const void *p) { _mm_prefetch(static_cast<const char *>(p), _MM_HINT_T1); }  // to L2
 // Whole numbers in [-127, 127] to bytes.
 static inline void store_codes(int8_t *p, vf a) {
@@ -143,7 +165,10 @@ static inline vf load_codes(const int8_t *p) {
 template <int N>
 static inline vf spread(const float *p) {
   if (N >= 16) return set1(p[0]);
-  if (N == 8) return _mm512_mask_broadcastss_ps(set1(p[0]), 0xff00, _mm_load_ss(p + 1));
+  if (N == 8) {
+    const __m128 two = _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm512_castps128_ps512(two));
+  }
   const __m512 four = _mm512_castps128_ps512(_mm_loadu_ps(p));
   return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), four);
 }
@@ -153,6 +178,8 @@ static inline vf spread(const float *p) {
 static inline vb set1_64(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
 static inline vb both(vb a, vb b) { return _mm512_and_si512(a, b); }
 static inline vb either(vb a, vb b) { return _mm512_or_si512(a, b); }
+// The bits of a that the mask has, and those of b.
+static inline vb merge(vb a, int mask, vb b) { return _mm512_ternarylogic_epi64(a, set1_byte(mask), b, 0xea); }
 template <int N>
 static inline vb shift_left64(vb a) { return _mm512_slli_epi64(a, N); }
 template <int N>

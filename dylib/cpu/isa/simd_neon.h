@@ -125,6 +125,24 @@ static inline vb flip(vb a, int bits) { return veorq_u8(a, set1_byte(bits)); }
 static inline float half(uint16_t bits) {
   return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
 }
+// Eight halves, S bytes apart, of which only n exist: the last one fills up.
+template <int S>
+static MB_INLINE void strided_halves(const uint8_t *p, int n, float *y) {
+  uint16_t bits[8];
+  for (int i = 0; i < 8; i++) memcpy(bits + i, p + S * (i < n ? i : n - 1), 2);
+  for (int i = 0; i < 8; i += kLanes) store(y + i, from_f16(vld1_u16(bits + i)));
+}
+// y[i] = scale * byte i of eight.
+static MB_INLINE void scaled_bytes(uint64_t bytes, float scale, float *y) {
+  const uint16x8_t words = vmovl_u8(vcreate_u8(bytes));
+  store(y, mul(set1(scale), vcvtq_f32_u32(vmovl_u16(vget_low_u16(words)))));
+  store(y + 4, mul(set1(scale), vcvtq_f32_u32(vmovl_u16(vget_high_u16(words)))));
+}
+static MB_INLINE void scaled_signed_bytes(uint64_t bytes, float scale, float *y) {
+  const int16x8_t words = vmovl_s8(vcreate_s8(bytes));
+  store(y, mul(set1(scale), vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)))));
+  store(y + 4, mul(set1(scale), vcvtq_f32_s32(vmovl_s16(vget_high_s16(words)))));
+}
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) { return vqtbl1q_u8(vld1q_u8(table), a); }
 // Codes of at most 7 bits times signed activations.
@@ -140,12 +158,15 @@ static inline vi dot(vi sum, vb codes, vb x) {
 }
 // Codes of 8 bits from which kWideOffset was taken.
 static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
-// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them.
-using vp = vi;
-static inline vp multiply(vb codes, vb x) { return dot(zero_int(), codes, x); }
-static inline vp multiply_wide(vb codes, vb x) { return dot_wide(zero_int(), codes, x); }
-static inline vp multiply_add(vp sum, vb codes, vb x) { return dot(sum, codes, x); }
-static inline vi combine(vp high, vp low) { return vaddq_s32(vshlq_n_s32(high, 7), low); }
+static inline vi times_128(vi a) { return vshlq_n_s32(a, 7); }
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together.
+static inline vi dot_sixteen(vb codes, vb high, vb low) {
+  return dot(times_128(dot(zero_int(), codes, high)), codes, low);
+}
+static inline vi dot_sixteen(vb codes, vb high, vb low, vb codes2, vb high2, vb low2) {
+  return dot(dot(times_128(dot(dot(zero_int(), codes, high), codes2, high2)), codes, low), codes2, low2);
+}
+static inline vi dot_sixteen_wide(vb codes, vb high, vb low) { return dot_sixteen(codes, high, low); }
 static inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }  // to L2
 // Whole numbers in [-127, 127] to bytes.
 static inline void store_codes(int8_t *p, vf a) {
@@ -171,6 +192,8 @@ static inline vf spread(const float *p) {
 static inline vb set1_64(uint64_t x) { return vreinterpretq_u8_u64(vdupq_n_u64(x)); }
 static inline vb both(vb a, vb b) { return vandq_u8(a, b); }
 static inline vb either(vb a, vb b) { return vorrq_u8(a, b); }
+// The bits of a that the mask has, and those of b.
+static inline vb merge(vb a, int mask, vb b) { return either(both(a, set1_byte(mask)), b); }
 template <int N>
 static inline vb shift_left64(vb a) { return vreinterpretq_u8_u64(vshlq_n_u64(vreinterpretq_u64_u8(a), N)); }
 template <int N>

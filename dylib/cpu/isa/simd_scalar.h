@@ -112,6 +112,22 @@ static inline vb fifth_bits(const uint8_t *p, int column) {
 static inline vb set1_byte(int x) { vb r; memset(r.v, x, sizeof r.v); return r; }
 static inline vb flip(vb a, int bits) { for (uint8_t &b : a.v) b ^= static_cast<uint8_t>(bits); return a; }
 static inline float half(uint16_t bits) { return to_float(F16{bits}); }
+// Eight halves, S bytes apart, of which only n exist: the last one fills up.
+template <int S>
+static MB_INLINE void strided_halves(const uint8_t *p, int n, float *y) {
+  for (int i = 0; i < 8; i++) {
+    uint16_t bits;
+    memcpy(&bits, p + S * (i < n ? i : n - 1), 2);
+    y[i] = half(bits);
+  }
+}
+// y[i] = scale * byte i of eight.
+static MB_INLINE void scaled_bytes(uint64_t bytes, float scale, float *y) {
+  for (int i = 0; i < 8; i++) y[i] = scale * static_cast<float>(static_cast<uint8_t>(bytes >> 8 * i));
+}
+static MB_INLINE void scaled_signed_bytes(uint64_t bytes, float scale, float *y) {
+  for (int i = 0; i < 8; i++) y[i] = scale * static_cast<float>(static_cast<int8_t>(bytes >> 8 * i));
+}
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) { for (uint8_t &b : a.v) b = table[b & 15]; return a; }
 // Codes of at most 7 bits times signed activations.
@@ -121,12 +137,15 @@ static inline vi dot(vi sum, vb codes, vb x) {
 }
 // Codes of 8 bits from which kWideOffset was taken.
 static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
-// Sums of products of codes and activations on their way to a lane each, and 128 * high + low of them.
-using vp = vi;
-static inline vp multiply(vb codes, vb x) { return dot(zero_int(), codes, x); }
-static inline vp multiply_wide(vb codes, vb x) { return dot_wide(zero_int(), codes, x); }
-static inline vp multiply_add(vp sum, vb codes, vb x) { return dot(sum, codes, x); }
-static inline vi combine(vp high, vp low) { MB_EACH low.v[i] += 128 * high.v[i]; return low; }
+static inline vi times_128(vi a) { MB_EACH a.v[i] *= 128; return a; }
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together.
+static inline vi dot_sixteen(vb codes, vb high, vb low) {
+  return dot(times_128(dot(zero_int(), codes, high)), codes, low);
+}
+static inline vi dot_sixteen(vb codes, vb high, vb low, vb codes2, vb high2, vb low2) {
+  return dot(dot(times_128(dot(dot(zero_int(), codes, high), codes2, high2)), codes, low), codes2, low2);
+}
+static inline vi dot_sixteen_wide(vb codes, vb high, vb low) { return dot_sixteen(codes, high, low); }
 static inline void prefetch(const void *) {}
 // Whole numbers in [-127, 127] to bytes.
 static inline void store_codes(int8_t *p, vf a) { MB_EACH p[i] = static_cast<int8_t>(a.v[i]); }
@@ -140,6 +159,8 @@ static inline vf spread(const float *p) { vf r; MB_EACH r.v[i] = p[i / N]; retur
 static inline vb set1_64(uint64_t x) { vb r; for (int i = 0; i < kLanes / 2; i++) memcpy(r.v + 8 * i, &x, 8); return r; }
 static inline vb both(vb a, vb b) { for (int i = 0; i < 4 * kLanes; i++) a.v[i] &= b.v[i]; return a; }
 static inline vb either(vb a, vb b) { for (int i = 0; i < 4 * kLanes; i++) a.v[i] |= b.v[i]; return a; }
+// The bits of a that the mask has, and those of b.
+static inline vb merge(vb a, int mask, vb b) { return either(both(a, set1_byte(mask)), b); }
 template <int N>
 static inline vb shift_left64(vb a) {
   for (int i = 0; i < kLanes / 2; i++) {

@@ -107,19 +107,17 @@ class ExpertProducts {
     const void *numbers;
     Format format;
     const uint8_t *packed;
-    uint8_t *row_scratch;
   };
 
   Tile load_tile(size_t i, int64_t first, int64_t last, const Groups::Group &g, Scratch &scratch) const {
     const Weight &w = weights_[i];
-    Tile tile{i, first, last, w.row(first), w.format, nullptr, nullptr};
+    Tile tile{i, first, last, w.row(first), w.format, nullptr};
     if (int8_[i]) {
       if (g.middle > g.first) {
         uint8_t *packed = scratch.take<uint8_t>(static_cast<uint64_t>(k_.tile_bytes(w)));
         k_.pack_tile(w, first, last, packed);
         tile.packed = packed;
       }
-      tile.row_scratch = scratch.take<uint8_t>(static_cast<uint64_t>(k_.product_scratch(w)));
       return tile;
     }
     // A plain weight is used where it lies, unless enough rows share the cost of widening it.
@@ -146,8 +144,7 @@ class ExpertProducts {
     const int64_t middle = std::clamp(g.middle, begin, end);
     if (middle > begin) k_.product_tile(w, tile.packed, tile.last - tile.first, rows + begin, middle - begin, out, stride);
     if (end > middle) {
-      k_.product_rows(w, tile.first, tile.last, rows + middle, end - middle, out + (middle - begin) * stride, stride,
-                      tile.row_scratch);
+      k_.product_rows(w, tile.first, tile.last, rows + middle, end - middle, out + (middle - begin) * stride, stride);
     }
   }
 
@@ -167,7 +164,6 @@ class ExpertProducts {
     const Weight w = weight_of(plan, tensor);
     if (is_int8(tensor, exact)) {
       need.add_thread(static_cast<uint64_t>(k.tile_bytes(w)));
-      need.add_thread(static_cast<uint64_t>(k.product_scratch(w)));
     } else {
       need.add_thread(static_cast<uint64_t>(std::max(kTileFloats, 4 * w.columns)) * 4);
     }

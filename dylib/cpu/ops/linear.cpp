@@ -182,19 +182,17 @@ class Linear {
     const void *numbers;   // f32 path: [last - first, columns]
     Format format;         // of numbers
     const uint8_t *packed; // int8 path, for prefill rows
-    uint8_t *row_scratch;  // int8 path, for decode rows
   };
 
   Tile load_tile(size_t i, int64_t first, int64_t last, Scratch &scratch) {
     const Weight &w = weights_[i];
-    Tile tile{i, first, last, nullptr, w.format, nullptr, nullptr};
+    Tile tile{i, first, last, nullptr, w.format, nullptr};
     if (paths_[i] == Path::kInt8) {
       if (prefill_ > 0) {
         uint8_t *packed = scratch.take<uint8_t>(static_cast<uint64_t>(k_.tile_bytes(w)));
         k_.pack_tile(w, first, last, packed);
         tile.packed = packed;
       }
-      tile.row_scratch = scratch.take<uint8_t>(static_cast<uint64_t>(k_.product_scratch(w)));
       return tile;
     }
     // A plain weight is used where it lies, unless enough rows share the cost of widening it.
@@ -230,8 +228,7 @@ class Linear {
       k_.product_tile(w, tile.packed, tile.last - tile.first, rows + begin, middle - begin, out, stride);
     }
     if (end > middle) {
-      k_.product_rows(w, tile.first, tile.last, rows + middle, end - middle, out + (middle - begin) * stride, stride,
-                      tile.row_scratch);
+      k_.product_rows(w, tile.first, tile.last, rows + middle, end - middle, out + (middle - begin) * stride, stride);
     }
   }
 
@@ -289,8 +286,7 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
     const Weight w = weight_of(plan, o[kW0 + i]);
     uint64_t bytes;
     if (path_of(o[kW0 + i], exact) == Path::kInt8) {
-      bytes = ScratchNeed::rounded(static_cast<uint64_t>(k.tile_bytes(w))) +
-              ScratchNeed::rounded(static_cast<uint64_t>(k.product_scratch(w)));
+      bytes = ScratchNeed::rounded(static_cast<uint64_t>(k.tile_bytes(w)));
       const std::pair<int64_t, bool> encoding{w.group, w.nibbles()};
       if (std::find(encodings.begin(), encodings.end(), encoding) == encodings.end()) encodings.push_back(encoding);
     } else {
