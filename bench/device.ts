@@ -4,6 +4,7 @@
  *
  *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,towers,kernels,forward,batch] [--shape e4b,26b-a4b]
  *         [--op linear] [--weights FOLDER] [--kv-cache q8] [--late] [--matrix-units]
+ *         [--rows 1,8] [--product "gate+up,LM head"]
  *
  * Full-size random weights are made where it runs. Adds what each section found to device.json in the folder and prints all tables
  * once more at the end. `bench/device_pack.ts` readies a machine without a network or compiler.
@@ -35,6 +36,8 @@ const { values } = parseFlags(Deno.args, {
     help: "storage of keys and values in forwards",
   },
   late: { type: "boolean", help: "cuda: no kernel starts before the one that it follows is over" },
+  rows: { type: "string", help: "rows of the timed kernels, separated by commas" },
+  product: { type: "string", help: "timed kernels, separated by commas" },
   "matrix-units": { type: "boolean", help: "decode rows go through matrix units" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
@@ -202,7 +205,11 @@ await section("towers", async () => {
 });
 
 await section("kernels", async () => {
-  const results: KernelTiming[] = await timeKernels(device, [1, 2, 4, 8, 16, 512]);
+  const results: KernelTiming[] = await timeKernels(
+    device,
+    values.rows?.split(",").map(Number) ?? [1, 2, 4, 8, 16, 512],
+    values.product?.split(","),
+  );
   report.kernels = results;
   for (const { name, rows, seconds, bytesPerSecond, kernels, weightBytes } of results) {
     say(

@@ -43,10 +43,14 @@ const MOST_OPS = 400;
 const REPETITIONS = 15;
 const GROUP = 64;
 
-/** Times every product at the given numbers of rows; up to 16 rows are decode rows. */
-export async function timeKernels(device: Device, rowCounts: readonly number[]): Promise<KernelTiming[]> {
+/** Times every product, or those of these names, at the given numbers of rows; up to 16 rows are decode rows. */
+export async function timeKernels(
+  device: Device,
+  rowCounts: readonly number[],
+  names?: readonly string[],
+): Promise<KernelTiming[]> {
   const timings: KernelTiming[] = [];
-  for (const product of PRODUCTS) {
+  for (const product of PRODUCTS.filter(({ name }) => names?.includes(name) ?? true)) {
     for (const rows of rowCounts) timings.push(await timeProduct(device, product, rows));
   }
   return timings;
