@@ -70,14 +70,13 @@ struct MatvecTileParams {
   uint32_t iterations;           // tiles that a simdgroup does one after another,
   uint32_t tile_stride;          // this far apart
   uint32_t rows;                 // activation rows
-  uint32_t row_threads;          // that make u of one: 128, 256 or 512; with norms a function of k alone
 };
 
 // linear_prologue_tile: one threadgroup makes u of one row.
 struct TilePrologueParams {
   struct StreamParams stream;
   uint32_t bits, span;           // of codes, and columns of a span
-  uint32_t rows, row_threads;    // as above
+  uint32_t rows;
 };
 
 // matmul_*: prefill rows.

@@ -122,7 +122,7 @@
 {
   threadgroup float partial[2 * kTileSimdgroups];
   const uint block = row / 8 * (p.stream.k / p.span) * 8;  // of 8 rows, in factors
-  stage_tile_row<8>(
+  stage_tile_row<1, 8>(
       x, residual, post_norm, scalar, h_out, pre_norm, p.stream, row, p.rows, row % 8, p.bits, p.span, p.stream.stores_h != 0,
-      u + ulong(block) * (p.span / 2), factors + block, partial, p.row_threads, tid, simdgroup, lane);
+      u + ulong(block) * (p.span / 2), factors + block, partial, tid, simdgroup, lane);
 }

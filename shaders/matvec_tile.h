@@ -363,20 +363,18 @@ template <uint32_t W, uint32_t S, uint span, uint R>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane      [[thread_index_in_simdgroup]])
 {
-  threadgroup float partial[2 * kTileSimdgroups];
+  threadgroup float partial[2 * R * kTileSimdgroups];
   threadgroup float scratch[kTileSimdgroups * tile_scratch(R)];
   constexpr uint depth = tile_depth(W, span, 1);
   TileWalk<span_words(W, span), depth> walk;
   begin_tiles<W, S, span, depth>(tg, simdgroup, lane, p, TILE_MATRICES, walk);
   wait_for_earlier_dispatches();
   threadgroup float2* factors = (threadgroup float2*)(staged + p.spans * (span / 4) * R);
-  for (uint first = 0; first < p.rows; first += kTileThreads / p.row_threads) {
-    const uint row = first + tid / p.row_threads;
-    stage_tile_row<R>(
-        x, residual, post_norm, scalar, h_out, pre_norm, p.stream, row, p.rows, row, bits_of(W), span,
-        p.stream.stores_h != 0 && tg == 0, (threadgroup uint2*)staged, factors, partial, p.row_threads, tid, simdgroup, lane);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
+  const uint row = tid / (kTileThreads / R);
+  stage_tile_row<R, R>(
+      x, residual, post_norm, scalar, h_out, pre_norm, p.stream, row, p.rows, row, bits_of(W), span,
+      p.stream.stores_h != 0 && tg == 0, (threadgroup uint2*)staged, factors, partial, tid, simdgroup, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   multiply_tiles<W, S, span, 1, R, depth>(
       walk, (threadgroup const uint4*)staged, (threadgroup const float2*)factors, 0, p.rows, p, scratch, simdgroup, lane,
       TILE_MATRICES, bias0, bias1, bias2, other, y);

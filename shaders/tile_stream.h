@@ -1,6 +1,6 @@
-// tile_stream.h: the prologue of a linear op (stream.h) for decode rows whose products tile_mma makes. `threads` threads that follow
-// one another make a row; a threadgroup makes several at once. The product that fuses it and the kernel that does it apart call
-// the same functions, and with norms both take as many threads a row, so what a row becomes is the same either way.
+// tile_stream.h: the prologue of a linear op (stream.h) for decode rows whose products tile_mma makes, by a whole threadgroup. It makes
+// V rows at once, with kTileThreads / V threads each: one row as fast as can be, or several in about the time of one. A sum over
+// a row is that of kTileThreads threads' in either case, of which a thread then stands for V; so what a row becomes is the same.
 //
 // A column u becomes two halves, high and low: f16(u · s) and what that leaves, where s is a power of two that brings the
 // largest column of the row's span to 2^14 … 2^15. Together they have 22 bits and more.
@@ -15,24 +15,33 @@
 
 constant constexpr uint kTileThreads = 512;
 constant constexpr uint kTileSimdgroups = kTileThreads / 32;
-constant constexpr uint kTileHeldQuads = 5;
+// Quads of a row that a thread holds.
+static constexpr uint held_quads(uint V) { return V == 1 ? 2 : 5; }
 
 // Whether the threads of a row hold all that they need of it while u is made.
-static inline bool tile_held(constant StreamParams& s, uint threads) {
-  return s.k <= 4 * kTileHeldQuads * threads && (s.has_post == 0 || s.post_format != kF32) &&
+template <uint V>
+static inline bool tile_held(constant StreamParams& s) {
+  return s.k <= 4 * held_quads(V) * (kTileThreads / V) && (s.has_post == 0 || s.post_format != kF32) &&
          (s.has_pre == 0 || s.pre_format != kF32);
 }
 
-// Sum over the row's simdgroups, `simdgroups` of them, a power of two. `partial` holds a float for each of the threadgroup's, which
-// nobody may use again before the next barrier.
-static inline float tile_sum(float value, threadgroup float* partial, uint simdgroups, uint simdgroup, uint lane) {
-  const float sum = simd_sum(value);
-  if (lane == 0) {
-    partial[simdgroup] = sum;
+// Sum over a row: values[v] is what thread v · kTileThreads / V + tid of kTileThreads would bring. `partial` holds kTileSimdgroups floats for
+// each of V rows, which nobody may use again before the next barrier.
+template <uint V>
+static inline float tile_sum(const thread float* values, threadgroup float* partial, uint simdgroup, uint lane) {
+  constexpr uint simdgroups = kTileSimdgroups / V;  // of a row
+  threadgroup float* of_row = partial + simdgroup / simdgroups * kTileSimdgroups;
+  #pragma clang loop unroll(full)
+  for (uint v = 0; v < V; v++) {
+    const float sum = simd_sum(values[v]);
+    if (lane == 0) {
+      of_row[v * simdgroups + simdgroup % simdgroups] = sum;
+    }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float total = partial[simdgroup / simdgroups * simdgroups + lane % simdgroups];
-  for (uint m = simdgroups / 2; m > 0; m /= 2) {
+  float total = of_row[lane % kTileSimdgroups];
+  #pragma clang loop unroll(full)
+  for (uint m = kTileSimdgroups / 2; m > 0; m /= 2) {
     total += simd_shuffle_xor(total, ushort(m));
   }
   return total;
@@ -102,18 +111,18 @@ static inline void stage_tile_quad(
   }
 }
 
-// u of row `row` of `rows`, staged as row `slot` of R, by the `threads` threads that name the row; one beyond the last is made of the last
-// and goes nowhere. Stores h where asked. `partial` holds 2 · kTileSimdgroups floats. All threads of the threadgroup call this.
-template <uint R, typename Pairs, typename Factors>
+// u of row `row` of `rows`, staged as row `slot` of R, by the threads that name the row; one beyond the last is made of the last
+// and goes nowhere. Stores h where asked. `partial` holds 2 · V · kTileSimdgroups floats. All threads of the threadgroup call this.
+template <uint V, uint R, typename Pairs, typename Factors>
 static inline void stage_tile_row(
     device const float* all_x, device const float* all_residual, device const uchar* post_norm, device const uchar* scalar,
     device float* all_h, device const uchar* pre_norm, constant StreamParams& s, uint row, uint rows, uint slot, uint bits,
-    uint span, bool stores_h, Pairs pairs, Factors factors, threadgroup float* partial, uint threads, uint threadgroup_tid,
-    uint simdgroup, uint lane)
+    uint span, bool stores_h, Pairs pairs, Factors factors, threadgroup float* partial, uint threadgroup_tid, uint simdgroup,
+    uint lane)
 {
-  constexpr uint n = kTileHeldQuads;
-  const uint tid = threadgroup_tid & (threads - 1);
-  const uint simdgroups = threads / 32;
+  constexpr uint n = held_quads(V);
+  constexpr uint threads = kTileThreads / V;
+  const uint tid = threadgroup_tid % threads;
   const uint quads = s.k / 4;
   const ulong at = ulong(min(row, rows - 1)) * s.k;
   device const float* x = all_x + at;
@@ -121,25 +130,33 @@ static inline void stage_tile_row(
   device float* h_out = all_h + at;
   const bool stores = row < rows;
   const bool last = row + 1 == rows;
-  if (!tile_held(s, threads)) {
+  float sums[V];
+  if (!tile_held<V>(s)) {
     StreamFactors f;
     f.post = 1.0f;
     f.pre = 1.0f;
     f.scalar = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
     if (s.has_post != 0) {
-      float sum = 0.0f;
-      for (uint i = tid; i < quads; i += threads) {
-        sum = sum_of_squares(load_row4(x, i, s.k), sum);
+      #pragma clang loop unroll(full)
+      for (uint v = 0; v < V; v++) {
+        sums[v] = 0.0f;
+        for (uint i = tid + v * threads; i < quads; i += kTileThreads) {
+          sums[v] = sum_of_squares(load_row4(x, i, s.k), sums[v]);
+        }
       }
-      f.post = precise::rsqrt(tile_sum(sum, partial, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+      f.post = precise::rsqrt(tile_sum<V>(sums, partial, simdgroup, lane) / float(s.k) + s.eps);
     }
     if (s.has_pre != 0) {
-      float sum = 0.0f;
-      for (uint i = tid; i < quads; i += threads) {
-        sum = sum_of_squares(stream_h(x, residual, post_norm, s, f.post, f.scalar, i), sum);
+      #pragma clang loop unroll(full)
+      for (uint v = 0; v < V; v++) {
+        sums[v] = 0.0f;
+        #pragma clang loop unroll(disable)
+        for (uint i = tid + v * threads; i < quads; i += kTileThreads) {
+          sums[v] = sum_of_squares(stream_h(x, residual, post_norm, s, f.post, f.scalar, i), sums[v]);
+        }
       }
       f.pre = precise::rsqrt(
-          tile_sum(sum, partial + kTileSimdgroups, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+          tile_sum<V>(sums, partial + V * kTileSimdgroups, simdgroup, lane) / float(s.k) + s.eps);
     }
     const bool plain = stream_plain(s);
     #pragma clang loop unroll(disable)
@@ -204,14 +221,13 @@ static inline void stage_tile_row(
   const float factor = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
   float scale = 1.0f;
   if (s.has_post != 0) {
-    float sum = 0.0f;
     #pragma clang loop unroll(full)
     for (uint j = 0; j < n; j++) {
-      sum = tid + j * threads < quads ? sum_of_squares(held[j], sum) : sum;
+      const float sum = j < V ? 0.0f : sums[j % V];
+      sums[j % V] = tid + j * threads < quads ? sum_of_squares(held[j], sum) : sum;
     }
-    scale = precise::rsqrt(tile_sum(sum, partial, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+    scale = precise::rsqrt(tile_sum<V>(sums, partial, simdgroup, lane) / float(s.k) + s.eps);
   }
-  float sum = 0.0f;
   #pragma clang loop unroll(full)
   for (uint j = 0; j < n; j++) {
     float4 h = held[j];
@@ -222,14 +238,14 @@ static inline void stage_tile_row(
     }
     h = tid + j * threads < quads ? h * factor : float4(0.0f);
     held[j] = h;
-    sum = sum_of_squares(h, sum);
+    sums[j % V] = sum_of_squares(h, j < V ? 0.0f : sums[j % V]);
     if (stores_h && tid + j * threads < quads && stores) {
       ((device float4*)h_out)[tid + j * threads] = h;
     }
   }
   scale = 1.0f;
   if (s.has_pre != 0) {
-    scale = precise::rsqrt(tile_sum(sum, partial + kTileSimdgroups, simdgroups, simdgroup, lane) / float(s.k) + s.eps);
+    scale = precise::rsqrt(tile_sum<V>(sums, partial + V * kTileSimdgroups, simdgroup, lane) / float(s.k) + s.eps);
   }
   #pragma clang loop unroll(full)
   for (uint j = 0; j < n; j++) {

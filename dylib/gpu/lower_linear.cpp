@@ -359,14 +359,7 @@ class Linear {
     p.slices = split.slices, p.slice_shift = log2_of(split.slices);
     p.spans = split.spans, p.slice_spans = split.slice_spans;
     p.rows = rows_.decode;
-    p.row_threads = row_threads(rows_.decode);
     return p;
-  }
-
-  // Threads that make u of one of `rows` rows in a threadgroup. Norms are sums over them, in an order that no other row may change.
-  uint32_t row_threads(uint32_t rows) const {
-    if (operand(kPostNorm) || operand(kPreNorm)) return k_ <= 2560 ? 128 : 256;
-    return rows == 1 ? 512 : rows == 2 ? 256 : 128;
   }
 
   // Threadgroups of tiles: one for each core, with several tiles one after another where there are many. Returns their number.
@@ -390,7 +383,7 @@ class Linear {
     const uint32_t staged = rows_.decode == 1 ? 1 : kTileOwnRows;
     const uint32_t scratch = std::max<uint32_t>(staged * kTileSumStride, e_.limits.family == "cuda" ? 0 : 128);
     const uint32_t bytes = split.spans * (split.span * 4 + 8) * staged;
-    const uint32_t fixed = kTileSimdgroups * 4 * (scratch + 2);
+    const uint32_t fixed = kTileSimdgroups * 4 * (scratch + 2 * staged);
     if (bytes + fixed > e_.limits.most_threadgroup_bytes || (rows_.decode > 1 && bytes > kMostStagedBytes)) return false;
     MatvecTileParams p = tile_params_of(part, split, stores_h);
     const uint32_t threadgroups = spread_tiles(p);
@@ -412,14 +405,14 @@ class Linear {
       u.bits = codes.bits, u.span = split.span;
       u.bytes = spans * split.span * 4, u.factor_bytes = spans * 8;
       u.at = e_.scratch(u.bytes), u.factors = e_.scratch(u.factor_bytes);
-      const TilePrologueParams p{stream(stores_h), u.bits, u.span, rows_.decode, row_threads(1)};
+      const TilePrologueParams p{stream(stores_h), u.bits, u.span, rows_.decode};
       Launch launch("linear_prologue", "linear_prologue_tile");
       bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
       launch.writes_scratch(6, u.at, u.bytes)
           .params(7, p)
           .writes_scratch(8, u.factors, u.factor_bytes)
           .groups(rows_.decode)
-          .threads(p.row_threads);
+          .threads(32 * kTileSimdgroups);
       e_.emit(launch);
     }
     MatvecTileParams p = tile_params_of(part, split, false);
