@@ -293,7 +293,13 @@ await section("batch", async () => {
   const folder = values.weights ?? await Deno.makeTempDir({ prefix: "markbase-device-" });
   try {
     if (values.weights === undefined) await writeSynthetic(shape, folder);
-    const { batches, verifies } = await timeBatches(folder, kind, [1, 2, 4, 8, 16], values.tokens ?? 64);
+    const { batches, verifies } = await timeBatches(
+      folder,
+      kind,
+      [1, 2, 4, 8, 16],
+      values.tokens ?? 64,
+      values["matrix-units"] ?? false,
+    );
     report.batches = batches;
     report.verifies = verifies;
     for (const { batch, tokensPerSecond, secondsPerToken } of batches) {

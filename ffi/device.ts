@@ -91,6 +91,7 @@ export class Device implements Disposable, AsyncDisposable {
     pointer: bigint,
     kind: DeviceKind,
     library: { path: string; sha256: string },
+    readonly /** as it was opened */ matrixUnits: boolean,
   ) {
     this.#native = native;
     this.#handle = new Handle("A device", this, pointer, native.mb_device_release);
@@ -133,7 +134,8 @@ export class Device implements Disposable, AsyncDisposable {
       error.capacity,
     );
     error.unwrap(status);
-    const device = new Device(library.symbols, out[0], kind, { path: library.path, sha256: library.sha256 });
+    const file = { path: library.path, sha256: library.sha256 };
+    const device = new Device(library.symbols, out[0], kind, file, matrixUnits ?? false);
     if (kind !== "cuda") return device;
     try {
       await buildPtx(device.info().level, options); // now that there is a GPU to make it for

@@ -27,8 +27,11 @@ export async function timeBatches(
   device: DeviceKind,
   sizes: readonly number[],
   tokens: number,
+  matrixUnits: boolean,
 ): Promise<{ batches: BatchTiming[]; verifies: VerifyTiming[] }> {
-  await using model = await loadWith(folder, { device, contextLength: 2048 }, { keptPrefixes: 0 });
+  await using model = await loadWith(folder, { device, matrixUnits, contextLength: 2048 }, {
+    keptPrefixes: 0,
+  });
   const batches: BatchTiming[] = [];
   for (const batch of [sizes[0], ...sizes]) { // the first once more, to warm up
     const times: number[] = [];

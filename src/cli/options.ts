@@ -28,6 +28,10 @@ export const loadFlags = {
     choices: ["f16", "f32", "q8"],
     help: "storage of the KV cache (default: f16; q8 takes half of it)",
   },
+  "matrix-units": {
+    type: "boolean",
+    help: "GPUs: decode on matrix units, for many sequences at once or drafts",
+  },
 } as const satisfies Flags;
 
 /** How text is generated. */
@@ -56,6 +60,7 @@ export function loadOptions(values: Values<typeof loadFlags>): LoadOptions {
     drafter: values.drafter,
     memory: values.memory,
     kvCache: values["kv-cache"] as LoadOptions["kvCache"],
+    matrixUnits: values["matrix-units"],
   });
 }
 

@@ -37,6 +37,12 @@ export interface LoadOptions {
    */
   kvCache?: KvFormat;
   /**
+   * GPUs, in `fast` mode: whether matrix units multiply what several rows decode at once, where a weight's format allows. On an NVIDIA H200
+   * that made eight sequences and the check of drafts faster and a single sequence slower (`bench/RESULTS.md`); a reply is the same
+   * in any company either way. The CPU device has one way for both. Default `false`.
+   */
+  matrixUnits?: boolean;
+  /**
    * Source of the drafter network that was made for the model, as the first argument of `load`. Replies are the same with it, and
    * come sooner where it guesses well. Rejects with `CheckpointError` (`drafter_mismatch`) for a drafter of another model.
    */
@@ -182,6 +188,8 @@ export interface Receipt {
   precision: "exact" | "fast";
   /** Storage of keys and values that the model was loaded with. */
   kvCache: KvFormat;
+  /** Whether the model was loaded to decode on matrix units. */
+  matrixUnits: boolean;
   /** Seed of the draws. */
   seed: number;
   /** Token ids of the prompt. */

@@ -101,6 +101,7 @@ async function subjectOf(device: Device, cache?: string): Promise<Record<string,
   const { kind, name, level, system } = device.info();
   const subject: Record<string, string> = { kind, name, level, system: system ?? "" };
   subject.library = device.library.sha256;
+  subject.matrixUnits = String(device.matrixUnits); // other kernels
   // The kernels of the cuda device are no part of the library; their folder is named after their sources.
   if (kind === "cuda") subject.kernels = (await ptxFolder({ cache })).replace(/^.*\//, "");
   return subject;

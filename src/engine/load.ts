@@ -152,6 +152,7 @@ export async function loadWith(
     source: String(source),
     contextLength: budget.contextLength,
     precision: settings.precision,
+    matrixUnits: settings.matrixUnits,
     kvFormat,
     stops: new Set([...config.tokens.eos, ...(text.tokenizer ? stopTokens(text.tokenizer) : [])]),
     warnings: [

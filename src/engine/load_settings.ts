@@ -11,6 +11,7 @@ export interface LoadSettings {
   device: "auto" | DeviceKind;
   precision: "exact" | "fast";
   kvCache: KvFormat;
+  matrixUnits: boolean;
   contextLength: number | undefined;
   /** bytes */ memory: number | undefined;
   signal: AbortSignal | undefined;
@@ -36,10 +37,14 @@ export function loadSettings(options: LoadOptions): LoadSettings {
   if (options.cache !== undefined && (typeof options.cache !== "string" || options.cache === "")) {
     throw new InvalidArgument("cache must be the path of a folder.");
   }
+  if (options.matrixUnits !== undefined && typeof options.matrixUnits !== "boolean") {
+    throw new InvalidArgument("matrixUnits must be true or false.");
+  }
   return {
     device: choice("device", options.device, ["auto", "cpu", "metal", "cuda"]) ?? "auto",
     precision: choice("precision", options.precision, ["exact", "fast"]) ?? "fast",
     kvCache: choice("kvCache", options.kvCache, ["f16", "f32", "q8"]) ?? "f16",
+    matrixUnits: options.matrixUnits ?? false,
     contextLength: integer("contextLength", options.contextLength, 1, 2 ** 31),
     memory: integer("memory", options.memory, 1, Number.MAX_SAFE_INTEGER),
     signal: signalOf(options.signal),

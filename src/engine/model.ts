@@ -63,6 +63,7 @@ export interface ModelParts {
   /** for messages */ source: string;
   contextLength: number;
   precision: "exact" | "fast";
+  matrixUnits: boolean;
   kvFormat: KvFormat;
   stops: ReadonlySet<number>;
   warnings: Warning[];
@@ -355,13 +356,14 @@ export class LoadedModel implements Model {
   }
 
   #receipt(seed: number, promptIds: readonly number[]): Receipt {
-    const { fingerprint, device, precision, kvFormat } = this.#parts;
+    const { fingerprint, device, precision, kvFormat, matrixUnits } = this.#parts;
     return {
       weights: fingerprint,
       library: device.library.sha256,
       device: device.kind,
       precision,
       kvCache: kvFormat,
+      matrixUnits,
       seed,
       promptIds: [...promptIds],
     };

@@ -6,7 +6,8 @@ import type { LoadOptions } from "./api.ts";
 import { type SelfCheck, selfCheck } from "./self_check.ts";
 
 /** How to open it. */
-export interface OpenDeviceOptions extends Pick<LoadOptions, "cache" | "signal" | "onProgress"> {
+export interface OpenDeviceOptions
+  extends Pick<LoadOptions, "cache" | "matrixUnits" | "signal" | "onProgress"> {
   precision: "exact" | "fast";
   /** variants of ops that the model needs; called where there is a GPU to check */ variants: () => Set<
     string
@@ -63,9 +64,13 @@ export async function openDevice(
   );
 }
 
-async function open(kind: DeviceKind, { cache, signal, onProgress }: OpenDeviceOptions): Promise<Device> {
+async function open(
+  kind: DeviceKind,
+  { cache, matrixUnits, signal, onProgress }: OpenDeviceOptions,
+): Promise<Device> {
   return await Device.open(kind, {
     cache,
+    matrixUnits: kind === "cpu" ? undefined : matrixUnits,
     signal,
     onProgress: onProgress && ((completed, total) => onProgress({ stage: "library", completed, total })),
   });

@@ -43,6 +43,7 @@ export const LOAD_OPTIONS: readonly string[] = [
   "contextLength",
   "memory",
   "kvCache",
+  "matrixUnits",
   "drafter",
   "cache",
   "onProgress",

@@ -65,11 +65,15 @@ Deno.test("load takes every option at once, and its defaults are auto, fast and 
   assertEquals([given.contextLength, speculation?.drafter], [300, "network"]);
   await using plain = await markbase.load("tiny");
   const usual = (await plain.chat(HELLO, GREEDY)).receipt;
-  assertEquals([usual.precision, usual.kvCache], ["fast", "f16"]);
+  assertEquals([usual.precision, usual.kvCache, usual.matrixUnits], ["fast", "f16", false]);
   for (const kvCache of ["f16", "f32", "q8"] as const) {
     await using model = await markbase.load("tiny", { device: "cpu", kvCache });
     assertEquals((await model.chat(HELLO, GREEDY)).receipt.kvCache, kvCache);
   }
+  await using units = await markbase.load("tiny", { device: "cpu", matrixUnits: true });
+  assertEquals((await units.chat(HELLO, GREEDY)).receipt.matrixUnits, true);
+  const wrong = markbase.load("tiny", { matrixUnits: "yes" as never });
+  await assertRejects(() => wrong, markbase.InvalidArgument, "matrixUnits must be true or false");
 });
 
 Deno.test("logits are last × vocabulary, hidden states one more than layers", async () => {

@@ -16,6 +16,7 @@ const FACTS = {
     device: "cpu",
     precision: "exact" as const,
     kvCache: "f32" as const,
+    matrixUnits: false,
     seed: 1,
     promptIds: [],
   },

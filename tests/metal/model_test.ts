@@ -124,6 +124,30 @@ Deno.test({
   },
 });
 
+Deno.test({
+  name: "e2b-mlx-4bit on matrix units continues as the golden tokens on software Metal, alone and together",
+  ignore: !supported,
+  fn: async () => {
+    const { model, prompts } = await open("e2b-mlx-4bit", {
+      device: "metal",
+      precision: "fast",
+      kvCache: "f16",
+      matrixUnits: true,
+    });
+    await using _ = model;
+    const expected = prompts.map(({ greedy }) => greedy);
+    const start = ({ input_ids, greedy }: typeof prompts[number]) =>
+      Array.fromAsync(
+        model.generate(input_ids, { maxTokens: greedy.length, temperature: 0, ignoreEos: true }),
+      );
+    const metal = await SoftwareMetal.open();
+    restart(metal);
+    assertEquals(await start(prompts[0]), expected[0]);
+    assert(metal.count("dispatches") <= MOST_DISPATCHES * forwards.count);
+    assertEquals(await Promise.all(prompts.map(start)), expected);
+  },
+});
+
 for (const name of ["text_sum", "tool_call"]) {
   Deno.test({
     name: `tiny on software Metal answers ${name} as the golden text does`,
