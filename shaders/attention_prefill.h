@@ -38,23 +38,22 @@ static inline void stage(
     const uint key = run / runs;
     const uint column = run % runs * STAGE_RUN(P, D);
     const bool seen = slot + key >= from && slot + key < end;
+    // Every slot of a page may be read, so that no load waits for a branch.
     Run<P, STAGE_RUN(P, D)> raw;
+    load_raw(head + (slot + key) * D + first_column + column, raw);
     float scale = 1.0f;
-    if (seen) {
-      load_raw(head + (slot + key) * D + first_column + column, raw);
-      if (IS_CODES(P) && SCALED) {
-        scale = slot_scale<P, D>(head, slot + key);
-      }
+    if (IS_CODES(P) && SCALED) {
+      scale = seen ? slot_scale<P, D>(head, slot + key) : 0.0f;
     }
     threadgroup vec<T, 4>* at = (threadgroup vec<T, 4>*)(to + key * STAGE_STRIDE(T, D) + column);
     #pragma clang loop unroll(full)
     for (uint part = 0; part < STAGE_RUN(P, D) / 8; part++) {
-      float x[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-      if (seen) {
-        widen(raw, part, x);
-      }
-      at[2 * part] = vec<T, 4>(float4(x[0], x[1], x[2], x[3]) * scale);
-      at[2 * part + 1] = vec<T, 4>(float4(x[4], x[5], x[6], x[7]) * scale);
+      float x[8];
+      widen(raw, part, x);
+      const float4 low = float4(x[0], x[1], x[2], x[3]) * scale;
+      const float4 high = float4(x[4], x[5], x[6], x[7]) * scale;
+      at[2 * part] = vec<T, 4>(seen ? low : float4(0.0f));
+      at[2 * part + 1] = vec<T, 4>(seen ? high : float4(0.0f));
     }
   }
 }
