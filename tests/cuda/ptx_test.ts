@@ -57,8 +57,8 @@ Deno.test({
         assert(/ld\.global(\.nc)?\.v4\.[ub]32/.test(text), `${name} has no 16-byte loads`);
         attentions++;
       }
-      if (/^matmul_\w+_f16_m64$/.test(name)) {
-        assert(text.includes("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"), `${name} has no mma`);
+      if (/^matmul_\w+_f16_m\d+$|^matvec_tile_/.test(name)) {
+        assert(text.includes("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"), `${name} has no mma`);
         matmuls++;
       }
     }
