@@ -111,8 +111,21 @@ Deno.test("violations name the lines of the file that a line directive gives", a
 
 Deno.test("the shim declares no names but Metal's and its own", () => {
   const allowed = new Set(Deno.readTextFileSync(here("msl_names.txt")).split(/\s+/).filter(Boolean));
-  // The project's own, which the PTX shim replaces.
-  allowed.add("tile_mma").add("wait_for_earlier_dispatches");
+  // The project's own, which the PTX shim replaces: all of them stand in common.h for Metal.
+  const common = Deno.readTextFileSync(here("../../shaders/common.h"));
+  for (
+    const name of [
+      "tile_mma",
+      "tile_mma_pair",
+      "tiles_of_lanes",
+      "lanes_of_tiles",
+      "load_once",
+      "wait_for_earlier_dispatches",
+    ]
+  ) {
+    assert(new RegExp(`static inline \\w+ ${name}\\(`).test(common), `${name} is not in shaders/common.h`);
+    allowed.add(name);
+  }
   const found = new Set<string>();
   for (
     const file of [
