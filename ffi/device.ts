@@ -25,8 +25,8 @@ export interface DeviceOptions extends LibraryOptions {
   /** CUDA: kernels of decode rows start before the one that they follow is over, where GPU and driver can; default true */
   earlyStart?: boolean;
   /**
-   * Metal, CUDA: whether decode rows go through matrix units in fast mode where a weight's format allows; default false. On an H200
-   * one row then takes 1.3 times as long, 4 rows 0.74, 8 rows 0.54 and 16 rows half as long
+   * Metal, CUDA: whether decode rows go through matrix units in fast mode where a weight's format allows; default false.
+   * What that costs one row and saves several is in bench/RESULTS.md
    */
   matrixUnits?: boolean;
 }
