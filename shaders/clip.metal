@@ -3,15 +3,6 @@
 #include "stream.h"
 #include "tower_params.h"
 
-#define CLIP_OPERANDS \
-    device const float* x [[buffer(0)]], device const float* residual [[buffer(1)]], \
-    device const uchar* post_norm [[buffer(2)]], device const uchar* scalar [[buffer(3)]], \
-    device float* h_out [[buffer(4)]], device const uchar* pre_norm [[buffer(5)]]
-
-#define CLIP_INDICES \
-    uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
-    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]
-
 // Zeros beyond k stay zeros, whatever the bounds.
 static inline float4 clipped(float4 u, float least, float largest, uint column, uint k) {
   float4 v = clamp(u, float4(least), float4(largest));
@@ -24,11 +15,11 @@ static inline float4 clipped(float4 u, float least, float largest, uint column, 
 
 // In exact mode: u f32 [rows, columns].
 [[kernel, max_total_threads_per_threadgroup(256)]] void clip_prologue_f32(
-    CLIP_OPERANDS,
+    STREAM_OPERANDS,
     device float4* u                [[buffer(6)]],
     constant ClipPrologueParams& p  [[buffer(7)]],
     device float* row_scale         [[buffer(8)]],
-    CLIP_INDICES)
+    STREAM_INDICES)
 {
   threadgroup float partial[2 * kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
@@ -45,11 +36,11 @@ static inline float4 clipped(float4 u, float least, float largest, uint column, 
 
 // In fast mode: u f16 [rows, columns] divided by row_scale, as linear_prologue_f16.
 [[kernel, max_total_threads_per_threadgroup(256)]] void clip_prologue_f16(
-    CLIP_OPERANDS,
+    STREAM_OPERANDS,
     device half4* u                 [[buffer(6)]],
     constant ClipPrologueParams& p  [[buffer(7)]],
     device float* row_scale         [[buffer(8)]],
-    CLIP_INDICES)
+    STREAM_INDICES)
 {
   threadgroup float partial[2 * kStreamSimdgroups];
   threadgroup float largest[kStreamSimdgroups];

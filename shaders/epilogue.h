@@ -51,4 +51,14 @@ static inline void store_output(
   y[ulong(row) * e.y_stride + column] = result;
 }
 
+// The arguments of a kernel of up to three matrices, from buffer 6 on; P: its parameters.
+#define MATRIX_OPERAND(m, w_slot, scales_slot, biases_slot) \
+    device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
+    device const uchar* biases##m [[buffer(biases_slot)]]
+#define MATRIX_OPERANDS(P) \
+    MATRIX_OPERAND(0, 6, 7, 8), MATRIX_OPERAND(1, 9, 10, 11), MATRIX_OPERAND(2, 12, 13, 14), \
+    device const uchar* bias0 [[buffer(15)]], device const uchar* bias1 [[buffer(16)]], \
+    device const uchar* bias2 [[buffer(17)]], device const float* other [[buffer(18)]], device float* y [[buffer(19)]], \
+    constant P& p [[buffer(20)]]
+
 #endif

@@ -3,15 +3,6 @@
 #include "tile_stream.h"
 #include "weights.h"
 
-#define STREAM_OPERANDS \
-    device const float* x [[buffer(0)]], device const float* residual [[buffer(1)]], \
-    device const uchar* post_norm [[buffer(2)]], device const uchar* scalar [[buffer(3)]], \
-    device float* h_out [[buffer(4)]], device const uchar* pre_norm [[buffer(5)]]
-
-#define STREAM_INDICES \
-    uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
-    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]
-
 // For decode rows: u [rows, row_floats] in chunked order, then the sums of its chunks where row_floats has room for them.
 // Both are scaled for codes that are multiplied as they lie where code_bits tells of them (weights.h).
 [[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_chunked(

@@ -259,16 +259,6 @@ static inline void finish_rows(
 constant constexpr uint kStagedStride = 17;  // 16 lanes' quads and one more, so that a lane's lie in different banks
 constant constexpr uint kStagedQuads = 5;  // float4s of u that a thread has on their way while it stages
 
-#define MATVEC_MATRIX(m, w_slot, scales_slot, biases_slot) \
-    device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
-    device const uchar* biases##m [[buffer(biases_slot)]]
-
-#define MATVEC_OPERANDS \
-    MATVEC_MATRIX(0, 6, 7, 8), MATVEC_MATRIX(1, 9, 10, 11), MATVEC_MATRIX(2, 12, 13, 14), \
-    device const uchar* bias0 [[buffer(15)]], device const uchar* bias1 [[buffer(16)]], \
-    device const uchar* bias2 [[buffer(17)]], device const float* other [[buffer(18)]], device float* y [[buffer(19)]], \
-    constant MatvecParams& p [[buffer(20)]]
-
 // Four columns of u into their place in chunked order, and the sum of their chunk into its. All lanes of a simdgroup call this.
 template <uint32_t W>
 static inline void stage_quad(float4 u, float4 factor, threadgroup float4* to, threadgroup float* sum_to, uint tid) {
@@ -289,13 +279,8 @@ static inline void stage_quad(float4 u, float4 factor, threadgroup float4* to, t
 // the first of them while u is made.
 template <uint32_t W, uint32_t S, uint NR, uint D>
 [[kernel, max_total_threads_per_threadgroup(256)]] void matvec_one(
-    device const float* x            [[buffer(0)]],
-    device const float* residual     [[buffer(1)]],
-    device const uchar* post_norm    [[buffer(2)]],
-    device const uchar* scalar       [[buffer(3)]],
-    device float* h_out              [[buffer(4)]],
-    device const uchar* pre_norm     [[buffer(5)]],
-    MATVEC_OPERANDS,
+    STREAM_OPERANDS,
+    MATRIX_OPERANDS(MatvecParams),
     threadgroup float4* staged       [[threadgroup(0)]],
     uint tg        [[threadgroup_position_in_grid]],
     uint tid       [[thread_index_in_threadgroup]],
@@ -428,7 +413,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
 template <uint32_t W, uint32_t S, uint R, uint NR, uint D>
 [[kernel, max_total_threads_per_threadgroup(256)]] void matvec_many(
     device const float4* u [[buffer(0)]],
-    MATVEC_OPERANDS,
+    MATRIX_OPERANDS(MatvecParams),
     uint2 tg       [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane      [[thread_index_in_simdgroup]])

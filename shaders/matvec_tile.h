@@ -224,16 +224,6 @@ static inline void finish_tile(
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-#define TILE_MATRIX(m, w_slot, scales_slot, biases_slot) \
-    device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
-    device const uchar* biases##m [[buffer(biases_slot)]]
-
-#define TILE_OPERANDS \
-    TILE_MATRIX(0, 6, 7, 8), TILE_MATRIX(1, 9, 10, 11), TILE_MATRIX(2, 12, 13, 14), \
-    device const uchar* bias0 [[buffer(15)]], device const uchar* bias1 [[buffer(16)]], \
-    device const uchar* bias2 [[buffer(17)]], device const float* other [[buffer(18)]], device float* y [[buffer(19)]], \
-    constant MatvecTileParams& p [[buffer(20)]]
-
 #define TILE_MATRICES w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2
 
 // Where a simdgroup is: its tile, the spans of its slice, and what is on its way.
@@ -350,13 +340,8 @@ static inline void multiply_tiles(
 // followed by its factors.
 template <uint32_t W, uint32_t S, uint span, uint R>
 [[kernel, max_total_threads_per_threadgroup(512)]] void matvec_tile_own(
-    device const float* x            [[buffer(0)]],
-    device const float* residual     [[buffer(1)]],
-    device const uchar* post_norm    [[buffer(2)]],
-    device const uchar* scalar       [[buffer(3)]],
-    device float* h_out              [[buffer(4)]],
-    device const uchar* pre_norm     [[buffer(5)]],
-    TILE_OPERANDS,
+    STREAM_OPERANDS,
+    MATRIX_OPERANDS(MatvecTileParams),
     threadgroup uint4* staged        [[threadgroup(0)]],
     uint tg        [[threadgroup_position_in_grid]],
     uint tid       [[thread_index_in_threadgroup]],
@@ -386,7 +371,7 @@ template <uint32_t W, uint32_t S, uint span, uint C>
 [[kernel, max_total_threads_per_threadgroup(512)]] void matvec_tile_ready(
     device const uint4* u            [[buffer(0)]],
     device const float2* factors     [[buffer(1)]],
-    TILE_OPERANDS,
+    MATRIX_OPERANDS(MatvecTileParams),
     uint2 tg       [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane      [[thread_index_in_simdgroup]])

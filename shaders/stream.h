@@ -6,6 +6,17 @@
 #include "common.h"
 #include "linear_params.h"
 
+// The first six arguments of a kernel that begins a linear op: x, residual, h_out [rows, k]; norms [k]; scalar [1].
+#define STREAM_OPERANDS \
+    device const float* x [[buffer(0)]], device const float* residual [[buffer(1)]], \
+    device const uchar* post_norm [[buffer(2)]], device const uchar* scalar [[buffer(3)]], \
+    device float* h_out [[buffer(4)]], device const uchar* pre_norm [[buffer(5)]]
+
+// And the last of one with a threadgroup a row.
+#define STREAM_INDICES \
+    uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]
+
 constant constexpr uint kStreamThreads = 256;
 constant constexpr uint kStreamSimdgroups = kStreamThreads / 32;
 
