@@ -35,9 +35,6 @@ export async function batch(args: string[], signal: AbortSignal): Promise<void> 
     throw new InvalidArgument('Name the file of requests: "markbase batch FILE.jsonl".');
   }
   const output = values.output ?? `${input.replace(/\.jsonl$/, "")}.replies.jsonl`;
-  if (output === input) {
-    throw new InvalidArgument("The replies need a file of their own; name another --output.");
-  }
   using bar = new ProgressBar();
   await using model = await loadModel(values, bar, signal);
   const summary = await batchFile(model, input, output, {

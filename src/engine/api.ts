@@ -333,8 +333,9 @@ export interface Model extends Disposable, AsyncDisposable {
   complete(text: string, options?: CompleteOptions): Promise<Reply>;
   /**
    * Answers many requests at once; the replies are in their order. `options` hold where a request has none of its own. A request
-   * that fails does not disturb the others: its reply has `finishReason: "error"` and the `error`. Rejects for a request that is
-   * none, before any is begun, and when the signal of `options` aborts or the model is disposed.
+   * that fails does not disturb the others: its reply has `finishReason: "error"` and the `error`, whose code is `aborted` where a
+   * signal of its own ended it. Rejects for a request that is none, before any is begun, and when the signal of `options` aborts or
+   * the model is disposed.
    */
   batch(requests: readonly BatchRequest[], options?: ChatOptions): Promise<Reply[]>;
   /** A new, empty timeline. */

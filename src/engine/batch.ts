@@ -16,6 +16,7 @@ export async function answerAll(
 ): Promise<Reply[]> {
   if (!Array.isArray(requests)) throw new InvalidArgument("The requests of a batch must be a list.");
   const signal = signalOf(options.signal);
+  signal?.throwIfAborted();
   const calls = requests.map((request, index) => callOf(request, options, index));
   const replies = new Array<Reply>(calls.length);
   let fatal: { error: unknown } | undefined;
@@ -77,17 +78,38 @@ export function callOf(request: BatchRequest, common: ChatOptions, index: number
   if (typeof request === "object" && request !== null) {
     if ("messages" in request) {
       const { messages, ...own } = request;
-      return (model) => model.chat(messages, { ...common, ...own });
+      return endedAlone((model) => model.chat(messages, together(common, own)), own, common, index);
     }
     if ("prompt" in request) {
       const { prompt, ...own } = request;
       const { tools: _tools, thinking: _thinking, imageTokens: _imageTokens, ...rest } = common;
-      return (model) => model.complete(prompt, { ...rest, ...own });
+      return endedAlone((model) => model.complete(prompt, together(rest, own)), own, common, index);
     }
   }
   throw new InvalidArgument(
     `Request ${index} is neither a list of messages nor an object with messages or prompt.`,
   );
+}
+
+/** Options of a request, `common` where it has none; either signal ends it. */
+function together(common: ChatOptions, own: ChatOptions): ChatOptions {
+  const given = Object.entries(own).filter(([, value]) => value !== undefined);
+  const options: ChatOptions = { ...common, ...Object.fromEntries(given) };
+  if (common.signal && own.signal instanceof AbortSignal) {
+    options.signal = AbortSignal.any([common.signal, own.signal]);
+  }
+  return options;
+}
+
+/** A request that its own signal ends is one that failed: the others of its batch go on. */
+function endedAlone(call: Call, own: ChatOptions, common: ChatOptions, index: number): Call {
+  const { signal } = own;
+  if (!(signal instanceof AbortSignal)) return call;
+  return (model) =>
+    call(model).catch((error) => {
+      if (!signal.aborted || common.signal?.aborted || error instanceof MarkbaseError) throw error;
+      throw new MarkbaseError("aborted", `Request ${index} was ended by its own signal.`, { cause: error });
+    });
 }
 
 function failed(error: MarkbaseError, receipt: Receipt): Reply {

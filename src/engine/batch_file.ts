@@ -54,6 +54,7 @@ export async function batchFile(
   await requirePermission({ name: "read", path: input }, "to read the requests");
   await requirePermission({ name: "read", path: output }, "to see which replies are there");
   await requirePermission({ name: "write", path: output }, "to write the replies");
+  await checkApart(input, output);
   const requests = readRequests(await readText(input), input, { ...options.common, signal });
   using replies = await openReplies(output);
   const { file, done } = replies;
@@ -104,11 +105,21 @@ export async function batchFile(
   return summary;
 }
 
+/** Requests and replies need a file each, however the two are spelled. */
+async function checkApart(input: string, output: string): Promise<void> {
+  const [from, to] = await Promise.all([input, output].map((path) => Deno.stat(path).catch(() => null)));
+  const isOne = from !== null && to !== null && from.dev === to.dev && from.ino !== null &&
+    from.ino === to.ino;
+  if (isOne || input === output) {
+    throw new InvalidArgument(`${output} holds the requests; the replies need a file of their own.`);
+  }
+}
+
 /** The requests of a file: objects with `messages` or `prompt`, options of their own and perhaps a `custom_id`. */
 function readRequests(text: string, path: string, common: ChatOptions): Request[] {
   const requests: Request[] = [];
   const lines = new Map<string, number>();
-  text.split("\n").forEach((line, i) => {
+  text.replace(/^\ufeff/, "").split("\n").forEach((line, i) => {
     if (line.trim() === "") return;
     const request = readRequest(line, i + 1, common);
     const earlier = lines.get(request.id);
@@ -151,6 +162,9 @@ function readRequest(line: string, number: number, common: ChatOptions): Request
   return { id, call: callOf(request as BatchRequest, common, number) };
 }
 
+/** How every line of a file of replies begins. */
+const LINE_START = '{"custom_id":';
+
 /** A file of replies that this run alone writes to. */
 interface Replies extends Disposable {
   /** open for appending */ file: Deno.FsFile;
@@ -177,10 +191,12 @@ async function openReplies(path: string): Promise<Replies> {
   const done = new Set<string>();
   const lines = text.split("\n").filter((line) => line.trim() !== "");
   const kept = lines.filter((line, i) => {
-    const { custom_id, reply, error } = parsed(line) ?? {};
-    const isCut = i === lines.length - 1 && !text.endsWith("\n");
+    const value = parsed(line);
+    const { custom_id, reply, error } = value ?? {};
     if (typeof custom_id !== "string" || reply === undefined && error === undefined) {
-      if (isCut) return false;
+      const isLast = i === lines.length - 1 && !text.endsWith("\n");
+      const isCut = value === undefined && (line.startsWith(LINE_START) || LINE_START.startsWith(line));
+      if (isLast && isCut) return false;
       throw new InvalidArgument(`${path} is no file of replies; it is left alone. Name another output.`);
     }
     if (reply !== undefined) done.add(custom_id);

@@ -1,7 +1,7 @@
 /** A loaded model: the public calls, each on a timeline of its own. */
 import type { KvFormat } from "../schedule/groups.ts";
 import type { Device } from "../../ffi/device.ts";
-import { checkNames, flag, integer, signalOf } from "../arguments.ts";
+import { checkNames, describe, flag, integer, signalOf } from "../arguments.ts";
 import type { Message } from "../chat/messages.ts";
 import type { ChatTemplate, RenderedChat } from "../chat/template.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
@@ -201,7 +201,7 @@ export class LoadedModel implements Model {
   async complete(text: string, options: CompleteOptions = {}): Promise<Reply> {
     checkNames(options, COMPLETE_OPTIONS);
     if (typeof text !== "string") {
-      throw new InvalidArgument(`The text to continue is ${typeof text}; pass a string.`);
+      throw new InvalidArgument(`The text to continue is ${describe(text)}; pass a string.`);
     }
     const settings = this.settings(options);
     const { tokenizer } = this;
@@ -221,6 +221,7 @@ export class LoadedModel implements Model {
   }
 
   explain(options: ExplainOptions = {}): Explanation {
+    this.check();
     checkNames(options, ["device", "rows", "context"]);
     const { config, weights, device, kvFormat } = this.#parts;
     const machine = machineNamed(device.info().name) ?? device.kind;

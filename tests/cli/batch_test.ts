@@ -162,7 +162,9 @@ Deno.test("a file of replies belongs to one run at a time, also where it is writ
   inFolder(async (folder) => {
     await using model = await load("tiny");
     const [input, output] = [`${folder}/in.jsonl`, `${folder}/out.jsonl`];
-    await Deno.writeTextFile(input, lines(question(0), question(1)));
+    // So that the first run lasts until the second has met its lock.
+    const long = question(2, { maxTokens: 1000, logitBias: { 106: -100 } });
+    await Deno.writeTextFile(input, lines(question(0), question(1), long));
     for (const before of ["", lines({ custom_id: "q0", error: { code: "memory_limit", message: "" } })]) {
       await Deno.writeTextFile(output, before);
       let second: Promise<unknown> | undefined;
@@ -171,10 +173,10 @@ Deno.test("a file of replies belongs to one run at a time, also where it is writ
       };
       const summary = await batchFile(model, input, output, { onProgress });
       await second;
-      assertEquals(summary, { kept: 0, answered: 2, failed: 0 });
-      assertEquals((await replies(output)).size, 2);
+      assertEquals(summary, { kept: 0, answered: 3, failed: 0 });
+      assertEquals((await replies(output)).size, 3);
     }
-    assertEquals((await batchFile(model, input, output)).kept, 2);
+    assertEquals((await batchFile(model, input, output)).kept, 3);
   }));
 
 Deno.test("files that cannot be worked with are refused before anything runs, and left as they are", () =>
@@ -189,8 +191,56 @@ Deno.test("files that cannot be worked with are refused before anything runs, an
     await assertRejects(() => batchFile(model, input, output), InvalidArgument, "no file of replies");
     assertEquals(await Deno.readTextFile(output), "a letter to a friend\n");
     // The requests themselves, by mistake: they have ids but no replies.
-    await assertRejects(() => batchFile(model, input, input), InvalidArgument, "no file of replies");
+    await assertRejects(() => batchFile(model, input, input), InvalidArgument, "a file of their own");
+    await Deno.writeTextFile(output, lines(question(0)));
+    await assertRejects(() => batchFile(model, input, output), InvalidArgument, "no file of replies");
     assertEquals(await Deno.readTextFile(input), lines(question(0)));
+  }));
+
+Deno.test("a file that is not of replies survives as the output also where its last line has no end", () =>
+  inFolder(async (folder) => {
+    await using model = await load("tiny");
+    const [input, output] = [`${folder}/in.jsonl`, `${folder}/out.jsonl`];
+    await Deno.writeTextFile(input, lines(question(0)).trimEnd());
+    await Deno.symlink(input, `${folder}/link.jsonl`);
+    await Deno.link(input, `${folder}/twin.jsonl`);
+    for (
+      const name of [
+        "in.jsonl",
+        "./in.jsonl",
+        "../" + folder.split("/").at(-1) + "/in.jsonl",
+        "link.jsonl",
+        "twin.jsonl",
+      ]
+    ) {
+      await assertRejects(
+        () => batchFile(model, input, `${folder}/${name}`),
+        InvalidArgument,
+        "a file of their own",
+      );
+    }
+    assertEquals(await Deno.readTextFile(input), lines(question(0)).trimEnd());
+    const foreign = [
+      "a letter to a friend",
+      '{"custom_id":"q0","prompt":"One"}',
+      '{"custom',
+      '{"prompt":"One',
+    ];
+    for (const [i, text] of foreign.entries()) {
+      await Deno.writeTextFile(output, text);
+      if (i === 2) await batchFile(model, input, output); // may be the first bytes of a reply
+      else await assertRejects(() => batchFile(model, input, output), InvalidArgument, "no file of replies");
+      if (i !== 2) assertEquals(await Deno.readTextFile(output), text);
+    }
+  }));
+
+Deno.test("a file of requests may begin with a byte order mark and end its lines as Windows does", () =>
+  inFolder(async (folder) => {
+    await using model = await load("tiny");
+    const [input, output] = [`${folder}/in.jsonl`, `${folder}/out.jsonl`];
+    await Deno.writeTextFile(input, "\ufeff" + lines(question(0), question(1)).replaceAll("\n", "\r\n"));
+    assertEquals(await batchFile(model, input, output), { kept: 0, answered: 2, failed: 0 });
+    assertEquals((await replies(output)).get("q0")?.reply?.text, "72");
   }));
 
 Deno.test("the command writes beside its input, counts what it did, and fails when a line did", () =>

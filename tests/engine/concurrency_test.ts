@@ -232,3 +232,43 @@ Deno.test("an aborted batch rejects with the signal's reason and leaves nothing 
   assertEquals(await model.batch(requests, { signal: controller.signal }).catch((error) => error), reason);
   assertEquals(model.memory().kvUsed, 0);
 });
+
+Deno.test("a request of a batch whose own signal aborts fails alone, and the others have their replies", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  const controller = new AbortController();
+  const reason = new Error("no longer wanted");
+  setTimeout(() => controller.abort(reason), 5);
+  const story = { messages: user("Tell me a short story."), maxTokens: 400, logitBias: { 106: -100 } };
+  const replies = await model.batch([
+    { messages: user("What is 27 + 45?") },
+    { ...story, signal: controller.signal },
+    { prompt: "One", signal: AbortSignal.abort(reason) },
+    { messages: user("What is the capital of Japan?"), signal: new AbortController().signal },
+  ], { temperature: 0 });
+  assertEquals(replies.map(({ text }) => text), ["72", "", "", "The capital of Japan is Tokyo."]);
+  assertEquals(replies.map(({ error }) => error?.code), [undefined, "aborted", "aborted", undefined]);
+  assertEquals(replies[1].error?.cause, reason);
+  assertEquals(model.memory().kvUsed, 0);
+});
+
+Deno.test("the signal of a batch ends also the requests that have a signal of their own", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  const controller = new AbortController();
+  const reason = new Error("enough");
+  setTimeout(() => controller.abort(reason), 10);
+  const own = { messages: user("Tell me a short story."), signal: new AbortController().signal };
+  const requests = Array.from({ length: 30 }, () => own);
+  assertEquals(await model.batch(requests, { signal: controller.signal }).catch((error) => error), reason);
+  const wrong = { ...own, signal: "soon" as never };
+  const [reply] = await model.batch([wrong], { signal: new AbortController().signal });
+  assertEquals(reply.error?.code, "invalid_argument");
+  const aborted = { signal: AbortSignal.abort(reason) };
+  assertEquals(await model.batch([], aborted).catch((error) => error), reason);
+});
+
+Deno.test("an option of a request that is undefined leaves the one of its batch", async () => {
+  await using model = await load("tiny", EXACT);
+  const request = { messages: user("Tell me a short story."), maxTokens: undefined, temperature: undefined };
+  const [reply] = await model.batch([request], { maxTokens: 3, temperature: 0 });
+  assertEquals(reply.usage.completionTokens, 3);
+});
