@@ -77,6 +77,8 @@ export interface PreparedMessages {
   messages: Record<string, unknown>[];
   /** Image, audio and video parts in the order of the messages. */
   media: ContentPart[];
+  /** Fields that the template alone can make something of, each with where it stands. */
+  furtherFields: { field: string; where: string }[];
   /** What was changed. */
   warnings: Warning[];
 }
@@ -108,6 +110,7 @@ export function prepareMessages(messages: readonly Message[], channels: boolean)
   const prepared: Record<string, unknown>[] = [];
   const media: ContentPart[] = [];
   const warnings: Warning[] = [];
+  const furtherFields: PreparedMessages["furtherFields"] = [];
   messages.forEach((message, i) => {
     const where = `Message ${i}`;
     if (typeof message !== "object" || message === null || !ROLES.includes(message.role)) {
@@ -117,9 +120,12 @@ export function prepareMessages(messages: readonly Message[], channels: boolean)
     }
     const out: Record<string, unknown> = { role: message.role };
     for (const [field, value] of Object.entries(message)) {
-      if (!OWN_FIELDS.has(field) && value !== undefined) out[field] = value;
+      if (OWN_FIELDS.has(field) || value === undefined) continue;
+      out[field] = value;
+      if (!isEmpty(value)) furtherFields.push({ field, where });
     }
     const content = prepareContent(message, where, media);
+    warnings.push(...ignoredOfParts(message, where));
     if (content !== undefined) {
       out.content = message.role === "assistant" && channels ? withoutChannels(content) : content;
     }
@@ -131,7 +137,30 @@ export function prepareMessages(messages: readonly Message[], channels: boolean)
     Object.assign(out, toolCallsForTemplate(message, prepared, where, warnings));
     prepared.push(out);
   });
-  return { messages: prepared, media, warnings };
+  return { messages: prepared, media, furtherFields, warnings };
+}
+
+/** The warning about a field that changes nothing. */
+export function ignoredField(field: string, where: string): Warning {
+  return {
+    code: "field_ignored",
+    message: `${where}: its field ${quote(field)} is ignored, since the chat template names no such field.`,
+  };
+}
+
+/** What parts hold beside their type and what that names. */
+function ignoredOfParts({ content }: Message, where: string): Warning[] {
+  if (!Array.isArray(content)) return [];
+  return content.flatMap((part, j) =>
+    Object.entries(part)
+      .filter(([field, value]) => field !== "type" && field !== part.type && !isEmpty(value))
+      .map(([field]) => ignoredField(field, `${where}, part ${j}`))
+  );
+}
+
+/** Whether a value says nothing, as the fields that an API fills in for completeness. */
+function isEmpty(value: unknown): boolean {
+  return value === undefined || value === null || value === "" || Array.isArray(value) && value.length === 0;
 }
 
 /** Checks tool declarations. Throws InvalidArgument that names the tool. */

@@ -6,7 +6,14 @@ import type { Segment } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
 import { escapeCallerText, splitRendered, templateTextFence } from "./escape.ts";
 import { DEFAULT_LIMITS, runTemplate, type TemplateLimits } from "./interpreter.ts";
-import { type ContentPart, type Message, prepareMessages, prepareTools, type Tool } from "./messages.ts";
+import {
+  type ContentPart,
+  ignoredField,
+  type Message,
+  prepareMessages,
+  prepareTools,
+  type Tool,
+} from "./messages.ts";
 import { lineOfToken, statementLines, type TemplateNode, type TemplateToken } from "./template_lines.ts";
 
 export type { Segment, TemplateLimits, Warning };
@@ -102,7 +109,21 @@ export class ChatTemplate {
     if (options.thinking !== undefined) variables.enable_thinking = options.thinking;
     const { text, segments, warnings } = splitRendered(this.#run(variables), this.#controlTokens);
     this.#checkMedia(prepared.media, segments);
-    return { text, segments, media: prepared.media, warnings: [...prepared.warnings, ...warnings] };
+    const ignored = prepared.furtherFields.filter(({ field }) => !this.#reads(field))
+      .map(({ field, where }) => ignoredField(field, where));
+    return {
+      text,
+      segments,
+      media: prepared.media,
+      warnings: [...prepared.warnings, ...ignored, ...warnings],
+    };
+  }
+
+  /** Whether a name occurs in the template, as in `message.name` or `message["name"]`. */
+  #reads(name: string): boolean {
+    return this.#tokens.some(({ type, value }) =>
+      (type === "Identifier" || type === "StringLiteral") && value === name
+    );
   }
 
   /** A template that never reads `tools` would ignore them silently. */

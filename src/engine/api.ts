@@ -350,7 +350,7 @@ export interface Model extends Disposable, AsyncDisposable {
 export interface Session extends Disposable, AsyncDisposable {
   /** All tokens so far, appended and generated. */
   readonly ids: readonly number[];
-  /** What was cut or repaired of the media so far. */
+  /** What was ignored, cut or repaired of the messages and media so far. */
   readonly warnings: readonly Warning[];
   /**
    * Adds token ids, or messages: these are rendered together with all messages before, and the timeline goes back to where

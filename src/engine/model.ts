@@ -279,7 +279,7 @@ export class LoadedModel implements Model {
   /** The parts that a session works with. */
   get engine(): Pick<
     ModelParts,
-    "forward" | "towers" | "media" | "weights" | "fingerprint" | "kvFormat" | "contextLength"
+    "forward" | "towers" | "media" | "weights" | "fingerprint" | "precision" | "kvFormat" | "contextLength"
   > {
     return this.#parts;
   }

@@ -214,7 +214,12 @@ export class TimelineSession implements Session {
     if (wanted.length > contextLength) throw new ContextFull(wanted.length, contextLength);
     this.#goBack(wanted, this.#placed(wanted, spans));
     this.#spans = spans;
-    this.#warnings.push(...fresh.flatMap(({ warnings }) => warnings));
+    this.#warnings.push(
+      ...rendered.warnings.filter(({ message }) =>
+        !this.#warnings.some((known) => known.message === message)
+      ),
+      ...fresh.flatMap(({ warnings }) => warnings),
+    );
     const { addGenerationPrompt: _once, ...kept } = effective;
     this.#conversation = {
       base,

@@ -18,15 +18,17 @@ export interface SessionState {
 }
 
 interface Header extends SessionState {
-  version: 1;
+  version: typeof VERSION;
   /** fingerprint of the weights */ weights: string;
+  /** of the arithmetic that made the pages */ precision: "exact" | "fast";
   kvFormat: KvFormat;
   /** tokens whose keys and values are stored */ length: number;
   /** first page index and number of pages of each group */ groups: { first: number; pages: number }[];
 }
 
-type Engine = Pick<ModelParts, "forward" | "fingerprint" | "kvFormat" | "contextLength">;
+type Engine = Pick<ModelParts, "forward" | "fingerprint" | "precision" | "kvFormat" | "contextLength">;
 
+const VERSION = 2;
 const MAGIC = new TextEncoder().encode("MBSESSN1");
 const DIGEST_BYTES = 32;
 const MAX_HEADER_BYTES = 256 * 2 ** 20;
@@ -39,10 +41,12 @@ export async function writeSession(
   state: SessionState,
 ): Promise<void> {
   await requirePermission({ name: "write", path }, "to save the session");
-  const { forward, fingerprint, kvFormat } = engine;
+  await checkReplaceable(path);
+  const { forward, fingerprint, precision, kvFormat } = engine;
   const header: Header = {
-    version: 1,
+    version: VERSION,
     weights: fingerprint,
+    precision,
     kvFormat,
     length: sequence.length,
     groups: sequence.tables.map(({ first, pages }) => ({ first, pages: pages.length })),
@@ -153,10 +157,10 @@ function parse(bytes: Uint8Array, path: string, vocabularySize: number): Header 
   } catch (cause) {
     throw damaged(path, "its header is not JSON", cause);
   }
-  if (header?.version !== 1) {
+  if (header?.version !== VERSION) {
     throw new SessionError(
       "session_version",
-      `${path} is of version ${header?.version}, this markbase reads version 1. Save the session again.`,
+      `${path} is of version ${header?.version}, this markbase reads version ${VERSION}. Save the session again.`,
     );
   }
   const count = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0;
@@ -170,7 +174,7 @@ function parse(bytes: Uint8Array, path: string, vocabularySize: number): Header 
 
 /** The file must belong to these weights and this cache format, and hold what a sequence of its length holds. */
 function checkMatch(header: Header, engine: Engine, path: string): void {
-  const { fingerprint, kvFormat, contextLength, forward } = engine;
+  const { fingerprint, precision, kvFormat, contextLength, forward } = engine;
   if (header.weights !== fingerprint) {
     throw new SessionError(
       "session_model",
@@ -183,6 +187,12 @@ function checkMatch(header: Header, engine: Engine, path: string): void {
       `${path} holds a cache in ${header.kvFormat}, this model uses ${kvFormat}. Load with kvCache: "${header.kvFormat}".`,
     );
   }
+  if (precision === "exact" && header.precision !== "exact") {
+    throw new SessionError(
+      "session_precision",
+      `${path} holds a cache that fast arithmetic made, this model is exact. Load with precision: "fast".`,
+    );
+  }
   if (header.ids.length > contextLength) throw new ContextFull(header.ids.length, contextLength);
   const end = Math.ceil(header.length / PAGE_TOKENS);
   const complete = header.groups.length === forward.groups.length &&
@@ -192,6 +202,16 @@ function checkMatch(header: Header, engine: Engine, path: string): void {
       return first <= visible && first + pages === end;
     });
   if (!complete) throw damaged(path, "its page tables do not fit its length");
+}
+
+/** A session replaces files alone: a device or folder of that name would be lost, or fail late. */
+async function checkReplaceable(path: string): Promise<void> {
+  const there = await Deno.stat(path).catch(() => null);
+  if (there === null || there.isFile) return;
+  throw new SessionError(
+    "session_unwritable",
+    `${path} cannot be written: it is there and no file. Name another path.`,
+  );
 }
 
 async function open(path: string): Promise<Deno.FsFile> {

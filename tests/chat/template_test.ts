@@ -231,6 +231,32 @@ Deno.test("arguments that are not JSON are rendered as text, with a warning", as
   assertEquals(warnings.map((warning) => warning.code), ["tool_arguments_not_json"]);
 });
 
+Deno.test("a field that the template does not name is a warning, and one that it reads is none", async () => {
+  const gemma = await gemmaTemplate("updated");
+  const warned = (message: Record<string, unknown>) =>
+    gemma.render([{ role: "user", content: "Hi", ...message }]).warnings;
+  assertEquals(warned({ images: ["a.png"] }), [{
+    code: "field_ignored",
+    message: 'Message 0: its field "images" is ignored, since the chat template names no such field.',
+  }]);
+  const filledIn = { refusal: null, annotations: [], audio: null, function_call: undefined, note: "" };
+  assertEquals(warned(filledIn), []);
+  assertEquals(warned({ content: [{ type: "text", text: "Hi", cache_control: null }] }), []);
+  const parts = [{ type: "text", text: "Hi" }, { type: "text", text: "there", image: "a.png" }];
+  assertEquals(warned({ content: parts }).map(({ message }) => message.slice(0, 39)), [
+    'Message 0, part 1: its field "image" is',
+  ]);
+  const reads = template("{{ messages[0].mood }}{{ messages[0]['place'] }}");
+  const { text, warnings } = reads.render([{
+    role: "user",
+    content: "",
+    mood: "calm",
+    place: "here",
+    at: 9,
+  }]);
+  assertEquals([text, warnings.length], ["calmhere", 1]);
+});
+
 Deno.test("the checkpoint's template comes from its own file, a text or a named list", () => {
   assertEquals(chatTemplateSource({ jinja: "J", tokenizerConfig: { chat_template: "C" } }), "J");
   assertEquals(chatTemplateSource({ tokenizerConfig: { chat_template: "C" } }), "C");

@@ -178,6 +178,11 @@ Deno.test("a damaged, foreign or missing session file is a typed error and leave
       const error = await assertRejects(() => session.save(place), SessionError, place);
       assertEquals(error.code, "session_unwritable");
     }
+    const twin = `${folder}/twin`;
+    await Deno.symlink("/dev/null", twin);
+    const refused = await assertRejects(() => session.save(twin), SessionError, "no file");
+    assertEquals(refused.code, "session_unwritable");
+    await Deno.remove(twin);
     for (const place of ["", null, 5, new URL("file:///session")]) {
       await assertRejects(() => session.save(place as string), InvalidArgument);
       await assertRejects(() => session.restore(place as string), InvalidArgument);
@@ -187,6 +192,35 @@ Deno.test("a damaged, foreign or missing session file is a typed error and leave
   } finally {
     await Deno.remove(folder, { recursive: true });
   }
+});
+
+Deno.test("an exact model refuses a cache that fast arithmetic made, and a fast one takes an exact one's", async () => {
+  const path = await Deno.makeTempFile();
+  try {
+    await using fast = await load("tiny", { ...EXACT, precision: "fast" });
+    await using exact = await load("tiny", EXACT);
+    using quick = fast.session();
+    using careful = exact.session();
+    await quick.append(prompt(60));
+    await quick.save(path);
+    const error = await assertRejects(() => careful.restore(path), SessionError, 'precision: "fast"');
+    assertEquals(error.code, "session_precision");
+    await careful.append(prompt(50));
+    await careful.save(path);
+    await quick.restore(path);
+    assertEquals(quick.ids.length, 50);
+  } finally {
+    await Deno.remove(path);
+  }
+});
+
+Deno.test("a session tells what it ignored of its messages, each thing once", async () => {
+  await using model = await load("tiny", EXACT);
+  using session = model.session();
+  await session.append([{ role: "user", content: "Hi", images: ["a.png"] }]);
+  await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 3 }));
+  await session.append([{ role: "user", content: "What is 2 + 2?" }]);
+  assertEquals(session.warnings.map(({ code }) => code), ["field_ignored"]);
 });
 
 Deno.test("messages appended turn by turn answer as a chat with the whole conversation does", async () => {
