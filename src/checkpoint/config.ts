@@ -200,7 +200,9 @@ export function parseConfig(
   const hiddenSize = text.integer("hidden_size", { or: 2304 });
   const perLayerInputSize = isGemma3 ? 0 : readPerLayerInputSize(text, unified, isDrafter);
   text.oneOf("hidden_activation", ["gelu_pytorch_tanh"], "gelu_pytorch_tanh");
-  const softcap = text.number("final_logit_softcapping", { min: 0, or: 0 });
+  const softcap = (text.get("final_logit_softcapping") ?? 0) === 0
+    ? null
+    : text.positive("final_logit_softcapping");
   const bidirectional = isGemma3 ? causalOnly(text) : readBidirectional(text, unified && !isDrafter);
   const tied = text.boolean("tie_word_embeddings", true);
   return {
@@ -218,7 +220,7 @@ export function parseConfig(
     attentionScale: isGemma3 ? text.positive("query_pre_attn_scalar", 256) ** -0.5 : 1,
     valueNorm: !isGemma3,
     layerScalar: !isGemma3,
-    finalLogitSoftcap: softcap === 0 ? null : softcap,
+    finalLogitSoftcap: softcap,
     embeddingScale: Math.sqrt(hiddenSize),
     tiedEmbeddings: top.boolean("tie_word_embeddings", tied),
     attentionBias: text.boolean("attention_bias", false),

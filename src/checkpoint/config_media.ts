@@ -101,6 +101,9 @@ export interface AudioFramesConfig {
 /** How sound becomes soft tokens. */
 export type AudioConfig = AudioTowerConfig | AudioFramesConfig;
 
+/** The reference clamps states at the audio config's `gradient_clipping`, which no state comes near; below this some might. */
+const LEAST_CLIPPING = 1e6;
+
 /** Reads `vision_config`; null without one. Throws `CheckpointError` that names the key and the value. */
 export function parseVision(top: Fields): VisionConfig | null {
   const vision = top.object("vision_config");
@@ -125,6 +128,10 @@ export function parseVision(top: Fields): VisionConfig | null {
   if (heads % kvHeads !== 0) {
     throw vision.wrong("num_key_value_heads", `a divisor of num_attention_heads = ${heads}`);
   }
+  vision.oneOf("hidden_activation", ["gelu_pytorch_tanh"], "gelu_pytorch_tanh");
+  if (vision.boolean("attention_bias", false)) throw vision.wrong("attention_bias", "false or absent");
+  const rope = vision.object("rope_parameters");
+  rope?.oneOf("rope_type", ["axial", "default"], "default");
   const headDim = vision.integer("head_dim", { or: 64 });
   // Two axes, each rotated in pairs.
   if (headDim % 4 !== 0) throw vision.wrong("head_dim", "a multiple of 4");
@@ -145,7 +152,7 @@ export function parseVision(top: Fields): VisionConfig | null {
     poolingKernelSize,
     positionRows: vision.integer("position_embedding_size", { or: 10_240 }),
     rmsNormEps,
-    ropeTheta: vision.object("rope_parameters")?.positive("rope_theta", 100) ?? 100,
+    ropeTheta: rope?.positive("rope_theta", 100) ?? 100,
     standardize: vision.boolean("standardize", false),
     clippedLinears: vision.boolean("use_clipped_linears", false),
     softTokens,
@@ -161,6 +168,8 @@ export function parseAudio(top: Fields): AudioConfig | null {
   if (type === "gemma4_unified_audio") {
     return { kind: "frames", frameSize: audio.integer("audio_embed_dim", { or: 640 }), rmsNormEps };
   }
+  audio.oneOf("hidden_act", ["silu"], "silu");
+  audio.number("gradient_clipping", { min: LEAST_CLIPPING, or: 1e10 });
   const hiddenSize = audio.integer("hidden_size", { or: 1024 });
   const heads = audio.integer("num_attention_heads", { or: 8 });
   if (hiddenSize % heads !== 0) {

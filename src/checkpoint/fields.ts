@@ -73,20 +73,20 @@ export class Fields {
     return value;
   }
 
-  /** A finite number in [min, max]. */
+  /** A number in [min, max] that is finite in f32, as plans hold it. */
   number(key: string, { min = -Infinity, max = Infinity, or }: NumberRule = {}): number {
     const value = this.get(key) ?? or;
-    if (typeof value !== "number" || !Number.isFinite(value) || value < min || value > max) {
+    if (typeof value !== "number" || !Number.isFinite(Math.fround(value)) || value < min || value > max) {
       throw this.wrong(key, `a finite number from ${min} to ${max}`);
     }
     return value;
   }
 
-  /** A finite number above 0. */
+  /** A number that is finite and above 0 in f32, as plans hold it. */
   positive(key: string, or?: number): number {
     const value = this.get(key) ?? or;
-    if (typeof value !== "number" || !Number.isFinite(value) || value <= 0) {
-      throw this.wrong(key, "a number above 0");
+    if (typeof value !== "number" || !Number.isFinite(Math.fround(value)) || Math.fround(value) <= 0) {
+      throw this.wrong(key, "a number above 0 that 32 bits can hold");
     }
     return value;
   }

@@ -3,6 +3,7 @@ import { ChatTemplate, chatTemplateSource } from "../chat/template.ts";
 import { readText } from "../checkpoint/files.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import { CheckpointError, TokenizerError } from "../errors.ts";
+import { parseJsonObject } from "../tokenizer/files.ts";
 import { readGgufVocabulary, templateFromGguf } from "../tokenizer/gguf.ts";
 import { loadTokenizer, Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
@@ -53,7 +54,11 @@ export async function openText(checkpoint: Checkpoint, signal: AbortSignal | und
   );
   const source = chatTemplateSource({
     jinja: jinja ?? undefined,
-    tokenizerConfig: JSON.parse(json ?? config ?? "null") ?? undefined,
+    tokenizerConfig: json !== null
+      ? parseJsonObject(json, "chat_template.json")
+      : config !== null
+      ? parseJsonObject(config, "tokenizer_config.json")
+      : undefined,
   });
   return { ...none, tokenizer, template: templateOf(source, tokenizer) };
 }

@@ -39,6 +39,9 @@ const MEL_VALUES: Record<string, unknown> = {
   per_bin_stddev: null,
 };
 
+/** What becomes of a picture's bytes, 0 to 255, on the way to the model: they are resized (3: bicubic) and divided by 255. */
+const PIXEL_VALUES: Record<string, unknown> = { do_resize: true, resample: 3, do_rescale: true };
+
 /**
  * `processor` is the JSON of `processor_config.json`, or null: then the built-in values hold. Throws `CheckpointError` that names
  * what cannot be done.
@@ -60,14 +63,15 @@ export function mediaSettings(
       }
     }
   }
-  if (audio?.kind === "tower") {
-    for (const [name, value] of Object.entries(MEL_VALUES)) {
-      if (sound[name] !== undefined && sound[name] !== value) {
-        throw refused(`feature_extractor.${name} is ${sound[name]}`, `only ${value} can be had`);
-      }
-    }
-  } else if (audio !== null && sound.sampling_rate !== undefined && sound.sampling_rate !== 16_000) {
-    throw refused(`feature_extractor.sampling_rate is ${sound.sampling_rate}`, "only 16000 can be had");
+  if (vision !== null) {
+    checkPixels(image, "image_processor");
+    checkPixels(video, "video_processor");
+  }
+  if (audio?.kind === "tower") checkValues(sound, "feature_extractor", MEL_VALUES);
+  else if (audio !== null) {
+    const { frameSize } = audio;
+    const values = { sampling_rate: 16_000, feature_size: frameSize, audio_samples_per_token: frameSize };
+    checkValues(sound, "feature_extractor", values);
   }
   return {
     vision: vision && {
@@ -82,6 +86,31 @@ export function mediaSettings(
     audio: audio &&
       (audio.kind === "tower" ? { kind: "mel" } : { kind: "frames", frameSize: audio.frameSize }),
   };
+}
+
+/** Throws `CheckpointError` for the first value that is there and another. */
+function checkValues(given: Record<string, unknown>, where: string, values: Record<string, unknown>): void {
+  for (const [name, value] of Object.entries(values)) {
+    if (given[name] !== undefined && given[name] !== value) {
+      throw refused(`${where}.${name} is ${given[name]}`, `only ${value} can be had`);
+    }
+  }
+}
+
+/** Pictures are made as the reference does by default; whatever asks for other numbers is refused. */
+function checkPixels(given: Record<string, unknown>, where: string): void {
+  checkValues(given, where, PIXEL_VALUES);
+  const { rescale_factor: factor = 1 / 255, do_normalize: normalize } = given;
+  if (typeof factor !== "number" || Math.abs(factor * 255 - 1) > 1e-6) {
+    throw refused(`${where}.rescale_factor is ${factor}`, "only 1/255 can be had");
+  }
+  if (normalize === false) return;
+  for (const [name, value] of [["image_mean", 0], ["image_std", 1]] as const) {
+    const channels = given[name];
+    const isUsual = channels === undefined || channels === null ||
+      [channels].flat().every((each) => each === value);
+    if (!isUsual) throw refused(`${where}.${name} is ${channels}`, `only ${value} can be had`);
+  }
 }
 
 function count(

@@ -164,6 +164,8 @@ const WRONG: [string, Record<string, unknown>, string[]][] = [
     "full layer to share",
   ]],
   ["an epsilon of 0", { rms_norm_eps: 0 }, ["rms_norm_eps is 0"]],
+  ["an epsilon that is infinite in f32", { rms_norm_eps: 1e300 }, ["rms_norm_eps is 1e+300", "32 bits"]],
+  ["a soft cap that is 0 in f32", { final_logit_softcapping: 1e-60 }, ["final_logit_softcapping is 1e-60"]],
   ["another activation", { hidden_activation: "relu" }, ["hidden_activation", "relu"]],
   ["bidirectional text", { use_bidirectional_attention: "all" }, ["use_bidirectional_attention", '"all"']],
   ["experts without a count", { enable_moe_block: true }, ["num_experts is null"]],

@@ -44,10 +44,62 @@ Deno.test("a processor that asks for another front end is refused with key and v
     [{ image_processor: { patch_size: 14 } }, /patch_size is 14, but config\.json says 16/],
     [{ video_processor: { num_frames: 0 } }, /num_frames is 0/],
     [{ image_processor: { max_soft_tokens: "many" } }, /max_soft_tokens is many/],
+    [{ image_processor: { do_resize: false } }, /image_processor\.do_resize is false, but only true/],
+    [{ video_processor: { resample: 2 } }, /video_processor\.resample is 2, but only 3/],
+    [{ image_processor: { do_rescale: false } }, /do_rescale is false/],
+    [{ image_processor: { rescale_factor: 1 / 127.5 } }, /rescale_factor is 0\.0078.*only 1\/255/],
+    [{ image_processor: { rescale_factor: "1" } }, /rescale_factor is 1/],
+    [
+      { image_processor: { do_normalize: true, image_mean: [0.5, 0.5, 0.5] } },
+      /image_mean is 0\.5,0\.5,0\.5/,
+    ],
+    [{ video_processor: { image_std: 0.5 } }, /image_std is 0\.5/],
   ];
   for (const [processor, message] of wrong) {
     assertMatch(assertThrows(() => mediaSettings(config(), processor), CheckpointError).message, message);
   }
+});
+
+Deno.test("raw frames of another size than the config's are refused", () => {
+  for (const name of ["feature_size", "audio_samples_per_token"]) {
+    const processor = { feature_extractor: { [name]: 320 } };
+    const error = assertThrows(() => mediaSettings(config(true), processor), CheckpointError);
+    assertMatch(error.message, new RegExp(`${name} is 320, but only 640`));
+  }
+});
+
+Deno.test("what pictures become without normalisation, or with one that changes nothing, is what a processor may say", () => {
+  const usual = mediaSettings(config(), null);
+  for (
+    const image_processor of [
+      { do_normalize: false, image_mean: [0.5, 0.5, 0.5], image_std: [0.5, 0.5, 0.5] },
+      {
+        do_normalize: true,
+        image_mean: [0, 0, 0],
+        image_std: [1, 1, 1],
+        rescale_factor: 0.00392156862745098,
+      },
+      { image_mean: null, resample: 3, do_rescale: true, do_resize: true },
+    ]
+  ) assertEquals(mediaSettings(config(), { image_processor }), usual);
+});
+
+Deno.test("towers with other activations, biases, rotations or clamps than the reference's are refused", () => {
+  const vision = { model_type: "gemma4_vision" }, audio = { model_type: "gemma4_audio" };
+  const refused = (fields: Record<string, unknown>, words: RegExp) => {
+    const top = Fields.of(fields);
+    const error = assertThrows(() => [parseVision(top), parseAudio(top)], CheckpointError);
+    assertMatch(error.message, words);
+  };
+  refused(
+    { vision_config: { ...vision, hidden_activation: "gelu" } },
+    /vision_config\.hidden_activation is "gelu"/,
+  );
+  refused({ vision_config: { ...vision, attention_bias: true } }, /attention_bias is true/);
+  refused({ vision_config: { ...vision, rope_parameters: { rope_type: "yarn" } } }, /rope_type is "yarn"/);
+  refused({ vision_config: { ...vision, rms_norm_eps: 1e300 } }, /rms_norm_eps is 1e\+300/);
+  refused({ audio_config: { ...audio, hidden_act: "relu" } }, /audio_config\.hidden_act is "relu"/);
+  refused({ audio_config: { ...audio, gradient_clipping: 10 } }, /gradient_clipping is 10/);
 });
 
 Deno.test("a model whose processor cannot be followed still answers text, and refuses media by name", async () => {
