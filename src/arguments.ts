@@ -6,7 +6,12 @@ export function checkNames(options: object, known: readonly string[]): void {
   if (!isRecord(options)) {
     throw new InvalidArgument(`Options are ${describe(options)}. Pass an object such as {${known[0]}: …}.`);
   }
-  for (const name of Object.keys(options)) if (!known.includes(name)) throw new UnknownOption(name, known);
+  checkFields(options, known);
+}
+
+/** Throws `UnknownOption` for the first own field outside `known`, of an object of any class. */
+export function checkFields(value: object, known: readonly string[]): void {
+  for (const name of Object.keys(value)) if (!known.includes(name)) throw new UnknownOption(name, known);
 }
 
 /** An object whose own fields say all, unlike a list, a Map or a Date. */

@@ -1,4 +1,5 @@
 /** From what a caller passes as a picture to upright 8-bit RGB. */
+import { checkFields } from "../arguments.ts";
 import { InvalidArgument, MediaError } from "../errors.ts";
 import { type Decoded, decodeWith } from "./codecs.ts";
 import { damagedImage, imageHeader } from "./headers/image.ts";
@@ -122,6 +123,7 @@ function rawPicture(input: RawPixels): Picture {
       "A picture is a path, a URL, a Blob, bytes, or {data, width, height} with bytes or floats as data.",
     );
   }
+  checkFields(input, ["data", "width", "height", "channels"]);
   const side = (n: unknown) => Number.isSafeInteger(n) && (n as number) > 0;
   if (!side(width) || !side(height)) {
     throw new InvalidArgument(`The raw picture is ${width} × ${height}; its sides are whole numbers from 1.`);

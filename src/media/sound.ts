@@ -1,4 +1,5 @@
 /** From what a caller passes as a sound to 16 kHz mono. */
+import { checkFields } from "../arguments.ts";
 import { InvalidArgument, MediaError } from "../errors.ts";
 import { readCompressed } from "./compressed_sound.ts";
 import { isFfmpegFormat, soundWithFfmpeg } from "./ffmpeg.ts";
@@ -79,6 +80,7 @@ function rawSound(input: RawSamples): MonoSound {
         "Int16Array or Int32Array.",
     );
   }
+  checkFields(input, ["data", "sampleRate", "channels"]);
   if (
     !Number.isInteger(channels) || channels < 1 || channels > MOST_CHANNELS || data.length % channels !== 0
   ) {

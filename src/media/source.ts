@@ -81,6 +81,10 @@ export function pathOf(source: MediaSource): string | undefined {
 }
 
 async function readAny(source: MediaSource, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
+  const buffer = source instanceof Uint8Array ? source.buffer : source;
+  if (buffer instanceof ArrayBuffer && buffer.detached) {
+    throw new InvalidArgument("The bytes of the media file were handed over to somebody else. Pass a copy.");
+  }
   if (source instanceof Uint8Array) {
     checkSize(source.length, source, options.limit);
     return source.slice(); // the caller may change its bytes meanwhile

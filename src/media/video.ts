@@ -1,4 +1,5 @@
 /** Frames of a video at even distances, each with its time, and its sound. */
+import { checkFields } from "../arguments.ts";
 import { InvalidArgument } from "../errors.ts";
 import type { AnimationFrame } from "./animation.ts";
 import { Breath } from "./breath.ts";
@@ -74,6 +75,7 @@ function givenFrames(input: VideoFrames, { frames: count, signal }: VideoOptions
       `A video is a path, a URL, a Blob, bytes, or {frames, fps} with a list of 1 to ${MOST_FRAMES} pictures.`,
     );
   }
+  checkFields(input, ["frames", "fps", "audio"]);
   if (typeof fps !== "number" || !(fps > 0 && fps <= 1000)) {
     throw new InvalidArgument(`fps of the video is ${fps}; it must be a number above 0, up to 1000.`);
   }

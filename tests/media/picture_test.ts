@@ -1,7 +1,8 @@
 import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
-import { InvalidArgument, MediaError } from "../../mod.ts";
+import { InvalidArgument, MediaError, UnknownOption } from "../../mod.ts";
 import { exifOrientation } from "../../src/media/headers/exif.ts";
 import { readPicture } from "../../src/media/picture.ts";
+import { readSound } from "../../src/media/sound.ts";
 import { readVideo } from "../../src/media/video.ts";
 import {
   damagedCopies,
@@ -166,6 +167,23 @@ Deno.test("raw pixels of the wrong length, type or range are refused with the nu
     const error = await assertRejects(() => readPicture(input as never), InvalidArgument);
     assertMatch(error.message, message);
   }
+});
+
+Deno.test("a field of raw pixels, samples or frames that nobody knows is refused, so that none is misspelt in silence", async () => {
+  const pixels = { data: new Uint8Array(12), width: 2, height: 2 };
+  const samples = { data: new Int16Array(4000), sampleRate: 16_000 };
+  await assertRejects(() => readPicture({ ...pixels, chanels: 3 } as never), UnknownOption, '"chanels"');
+  await assertRejects(() => readSound({ ...samples, channel: 2 } as never), UnknownOption, '"channel"');
+  const video = { frames: [pixels], rate: 2 };
+  await assertRejects(() => readVideo(video as never, { frames: 2, sound: false }), UnknownOption, '"rate"');
+  await readPicture({ ...pixels, channels: undefined });
+});
+
+Deno.test("bytes that were handed over to a worker meanwhile are a typed error", async () => {
+  const bytes = new Uint8Array(100);
+  structuredClone(bytes, { transfer: [bytes.buffer] });
+  await assertRejects(() => readPicture(bytes), InvalidArgument, "handed over");
+  await assertRejects(() => readSound(bytes.buffer), InvalidArgument, "handed over");
 });
 
 Deno.test("a picture of too many pixels is refused by its header alone, in every format", async () => {
