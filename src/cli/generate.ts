@@ -1,4 +1,5 @@
 /** `markbase generate`: one prompt in, one answer out. */
+import type { Reply } from "../../mod.ts";
 import { InvalidArgument } from "../errors.ts";
 import { describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
@@ -27,12 +28,20 @@ export async function generate(args: string[], signal: AbortSignal): Promise<voi
   if (prompt.trim() === "") {
     throw new InvalidArgument('The prompt is empty. Write it after "generate" or pipe it in.');
   }
+  for (const name of ["system", "thinking"] as const) {
+    if (values.raw && values[name] !== undefined) {
+      throw new InvalidArgument(`--raw and --${name} exclude each other: a raw text has no messages.`);
+    }
+  }
   using bar = new ProgressBar();
   await using model = await loadModel(values, bar, signal);
   const options = { ...generationOptions(values), signal };
   if (values.raw) {
     const reply = await model.complete(prompt, options);
-    await write(Deno.stdout, values.json ? JSON.stringify(reply) + "\n" : reply.text + "\n");
+    if (values.json) return await write(Deno.stdout, JSON.stringify(reply) + "\n");
+    await write(Deno.stdout, reply.text);
+    await writeWarnings(reply);
+    await write(Deno.stdout, "\n");
     return;
   }
   const messages = [
@@ -47,9 +56,11 @@ export async function generate(args: string[], signal: AbortSignal): Promise<voi
   for await (const part of model.stream(messages, chatOptions)) {
     if (part.type === "text") await write(Deno.stdout, part.text);
     else if (part.type === "thinking") await write(Deno.stderr, part.text);
-    else if (part.type === "done") {
-      for (const warning of part.reply.warnings) await write(Deno.stderr, `\nwarning: ${warning.message}`);
-    }
+    else if (part.type === "done") await writeWarnings(part.reply);
   }
   await write(Deno.stdout, "\n");
+}
+
+async function writeWarnings({ warnings }: Reply): Promise<void> {
+  for (const { message } of warnings) await write(Deno.stderr, `\nwarning: ${message}`);
 }

@@ -1,9 +1,16 @@
 /** Small pieces of terminal input and output. */
+import { MarkbaseError } from "../errors.ts";
 
-/** Writes a text completely. */
+/** Writes a text completely. Rejects with `BrokenPipe` where nobody reads any more, else with `MarkbaseError`. */
 export async function write(to: { write(bytes: Uint8Array): Promise<number> }, text: string): Promise<void> {
   let bytes = new TextEncoder().encode(text);
-  while (bytes.length > 0) bytes = bytes.subarray(await to.write(bytes));
+  try {
+    while (bytes.length > 0) bytes = bytes.subarray(await to.write(bytes));
+  } catch (cause) {
+    if (cause instanceof Deno.errors.BrokenPipe) throw cause;
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new MarkbaseError("output_unwritable", `The output cannot be written: ${reason}.`, { cause });
+  }
 }
 
 /** The whole of a byte stream as text. */

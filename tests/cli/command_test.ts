@@ -54,6 +54,33 @@ Deno.test("generate refuses an empty prompt", async () => {
   assertStringIncludes(stderr, "The prompt is empty");
 });
 
+Deno.test("generate --raw says what it warns of, and refuses flags that only messages have", async () => {
+  const args = ["generate", "--raw", "One two", "--temperature", "0"];
+  const { code, stderr } = await markbase([...args, "--json"]);
+  assertEquals([code, stderr], [0, ""]);
+  const warned = await markbase([...args, "--context", "4096"]);
+  assertEquals(warned.code, 0);
+  assertStringIncludes(warned.stderr, "warning: The context of 4096 tokens is longer than the 2048");
+  for (const flag of [["--system", "Be kind."], ["--thinking"]]) {
+    const refused = await markbase([...args, ...flag]);
+    assertEquals(refused.code, 2);
+    assertStringIncludes(refused.stderr, `--raw and ${flag[0]} exclude each other`);
+  }
+});
+
+Deno.test({
+  name: "an output that takes no more is one line and an exit code",
+  ignore: Deno.build.os !== "linux",
+  async fn() {
+    const command =
+      `"${Deno.execPath()}" run -A "${main}" generate "What is 27 + 45?" --temperature 0 > /dev/full`;
+    const { code, stderr } = await new Deno.Command("sh", { args: ["-c", command], env: { NO_COLOR: "1" } })
+      .output();
+    assertEquals(code, 1);
+    assertMatch(new TextDecoder().decode(stderr), /^error: The output cannot be written: .*\n$/);
+  },
+});
+
 Deno.test("doctor takes no words", async () => {
   const { code, stderr } = await markbase(["doctor", "everything"]);
   assertEquals(code, 2);
