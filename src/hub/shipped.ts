@@ -69,11 +69,15 @@ export async function shippedModel(options: ShippedOptions = {}): Promise<string
   if (source.protocol === "file:") return fileURLToPath(source).replace(/[/\\]$/, "");
   // The folder is named by its content, so that another version gets another folder.
   const weights = SHIPPED_FILES.find((file) => file.name === "model.safetensors")!;
-  const folder = `${await cacheFolder(options.cache)}/models/tiny-${weights.sha256.slice(0, 16)}`;
+  const cache = await cacheFolder(options.cache);
+  const folder = `${cache}/models/tiny-${weights.sha256.slice(0, 16)}`;
+  // For the whole folder, so that whoever grants it is asked once and not for every file.
+  await requirePermission({ name: "read", path: cache }, "to look for the model in its cache folder");
   const total = SHIPPED_FILES.reduce((sum, file) => sum + file.bytes, 0);
   let done = 0;
   for (const file of SHIPPED_FILES) {
     if (!await isComplete(`${folder}/${file.name}`, file)) {
+      await requirePermission({ name: "write", path: cache }, "to keep the model in its cache folder");
       await fetchFile(new URL(file.name, source), folder, file, options);
     }
     done += file.bytes;
@@ -84,7 +88,6 @@ export async function shippedModel(options: ShippedOptions = {}): Promise<string
 
 /** A file of the right size was verified before it got its name. */
 async function isComplete(path: string, file: ShippedFile): Promise<boolean> {
-  await requirePermission({ name: "read", path }, "to look for the model in its cache");
   try {
     return (await Deno.stat(path)).size === file.bytes;
   } catch (error) {
@@ -100,7 +103,6 @@ async function fetchFile(
   { signal }: ShippedOptions,
 ): Promise<void> {
   await requirePermission({ name: "net", host: url.host }, "to fetch the model that ships with markbase");
-  await requirePermission({ name: "write", path: folder }, "to keep the model that ships with markbase");
   const bytes = await download(url, signal);
   const found = await sha256(bytes);
   if (found !== file.sha256) {
