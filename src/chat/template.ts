@@ -57,6 +57,11 @@ export interface RenderedChat {
 /** Levels of nesting that messages and tools may have. */
 const CALLER_DEPTH = 64;
 
+const THINKING_UNKNOWN: Warning = {
+  code: "thinking_ignored",
+  message: "This model's chat template does not know thinking; the option is ignored.",
+};
+
 const RENDER_OPTIONS = ["tools", "thinking", "addGenerationPrompt"];
 
 /** A parsed chat template; immutable, any number of renders. */
@@ -109,13 +114,14 @@ export class ChatTemplate {
     if (options.thinking !== undefined) variables.enable_thinking = options.thinking;
     const { text, segments, warnings } = splitRendered(this.#run(variables), this.#controlTokens);
     this.#checkMedia(prepared.media, segments);
+    const thoughtless = options.thinking && !this.#reads("enable_thinking") ? [THINKING_UNKNOWN] : [];
     const ignored = prepared.furtherFields.filter(({ field }) => !this.#reads(field))
       .map(({ field, where }) => ignoredField(field, where));
     return {
       text,
       segments,
       media: prepared.media,
-      warnings: [...prepared.warnings, ...ignored, ...warnings],
+      warnings: [...prepared.warnings, ...ignored, ...thoughtless, ...warnings],
     };
   }
 

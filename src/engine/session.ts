@@ -81,6 +81,10 @@ export class TimelineSession implements Session {
     const prepare = (parts: Parameters<LoadedModel["media"]["prepare"]>[0]) =>
       this.#model.media.prepare(parts, { imageTokens, signal });
     if (typeof input[0] !== "object") {
+      const [given] = Object.entries(rendering).find(([, value]) => value !== undefined) ?? [];
+      if (given !== undefined) {
+        throw new InvalidArgument(`The option ${given} goes with messages; token ids are taken as they are.`);
+      }
       return await this.#appendIds(input as ArrayLike<number>, media ?? [], prepare);
     }
     if (media !== undefined) {
@@ -136,7 +140,7 @@ export class TimelineSession implements Session {
         spans = await readSpans(state.media ?? [], state.ids, this.#model.config);
         if (spans === undefined) throw damaged(path, "its media do not fit the model");
         placed = this.#placed(state.ids, spans);
-        conversation = withMedia(state.conversation, spans, path);
+        conversation = withMedia(state.conversation, spans, state.ids.length, path);
       } catch (error) {
         sequence.dispose();
         throw error;
@@ -311,11 +315,23 @@ function withoutMedia(message: Message): Message {
 }
 
 /** A saved conversation with the spans of its timeline, the last of which are its own. Throws `SessionError`. */
-function withMedia(saved: unknown, spans: readonly SpanAt[], path: string): Conversation | undefined {
+function withMedia(
+  saved: unknown,
+  spans: readonly SpanAt[],
+  tokens: number,
+  path: string,
+): Conversation | undefined {
   if (saved === null || saved === undefined) return undefined;
   const { media: counts = [], ...rest } = saved as Omit<Conversation, "media"> & {
     media?: { kind: PreparedMedia["kind"]; spans: number }[];
   };
+  const count = (value: unknown, most: number) =>
+    Number.isSafeInteger(value) && (value as number) >= 0 && (value as number) <= most;
+  const valid = count(rest.replyStart, tokens) && count(rest.base, rest.replyStart) &&
+    Array.isArray(rest.messages) &&
+    typeof rest.options === "object" && rest.options !== null && Array.isArray(counts) &&
+    counts.every((medium) => count(medium?.spans, spans.length));
+  if (!valid) throw damaged(path, "its conversation is malformed");
   const own = spans.filter(({ start }) => start >= rest.base);
   if (counts.reduce((sum, medium) => sum + medium.spans, 0) !== own.length) {
     throw damaged(path, "its messages and their media do not agree");

@@ -257,6 +257,13 @@ Deno.test("a field that the template does not name is a warning, and one that it
   assertEquals([text, warnings.length], ["calmhere", 1]);
 });
 
+Deno.test("thinking that the template does not know is a warning", async () => {
+  const plain = template("{{ messages[0].content }}");
+  assertEquals(plain.render(HI, { thinking: true }).warnings.map(({ code }) => code), ["thinking_ignored"]);
+  assertEquals(plain.render(HI, { thinking: false }).warnings, []);
+  assertEquals((await gemmaTemplate("updated")).render(HI, { thinking: true }).warnings, []);
+});
+
 Deno.test("the checkpoint's template comes from its own file, a text or a named list", () => {
   assertEquals(chatTemplateSource({ jinja: "J", tokenizerConfig: { chat_template: "C" } }), "J");
   assertEquals(chatTemplateSource({ tokenizerConfig: { chat_template: "C" } }), "C");

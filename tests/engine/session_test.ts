@@ -214,6 +214,58 @@ Deno.test("an exact model refuses a cache that fast arithmetic made, and a fast 
   }
 });
 
+Deno.test("options of messages are refused with token ids, which nothing renders", async () => {
+  await using model = await load("tiny", EXACT);
+  using session = model.session();
+  for (const option of [{ thinking: true }, { tools: [] }, { addGenerationPrompt: false }]) {
+    const [name] = Object.keys(option);
+    await assertRejects(() => session.append([5, 6], option), InvalidArgument, `The option ${name} goes`);
+  }
+  await session.append([5, 6], { thinking: undefined });
+  assertEquals(session.ids, [5, 6]);
+});
+
+Deno.test("a session file whose checksum fits but whose conversation makes no sense is damaged", async () => {
+  const path = await Deno.makeTempFile();
+  try {
+    await using model = await load("tiny", EXACT);
+    using session = model.session();
+    await session.append([{ role: "user", content: "Hi" }]);
+    await session.save(path);
+    const good = await Deno.readFile(path);
+    const length = new DataView(good.buffer).getUint32(8, true);
+    const header = JSON.parse(new TextDecoder().decode(good.subarray(12, 12 + length)));
+    const { conversation } = header;
+    const wrong = [
+      "text",
+      {},
+      { ...conversation, base: -1 },
+      { ...conversation, base: 1e9 },
+      { ...conversation, replyStart: header.ids.length + 1 },
+      { ...conversation, messages: null },
+      { ...conversation, options: 5 },
+      { ...conversation, media: 5 },
+      { ...conversation, media: [{ kind: "image", spans: 1 }] },
+      { ...conversation, media: [null] },
+    ];
+    for (const made of wrong) {
+      const json = new TextEncoder().encode(JSON.stringify({ ...header, conversation: made }));
+      const size = new Uint8Array(new Uint32Array([json.length]).buffer);
+      const pages = good.subarray(12 + length, good.length - 32);
+      const body = new Uint8Array([...good.subarray(0, 8), ...size, ...json, ...pages]);
+      const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", body));
+      await Deno.writeFile(path, new Uint8Array([...body, ...digest]));
+      const error = await assertRejects(() => session.restore(path), SessionError);
+      assertEquals(error.code, "session_damaged", JSON.stringify(made));
+    }
+    await Deno.writeFile(path, good);
+    await session.restore(path);
+    await session.append([{ role: "user", content: "What is 2 + 2?" }]);
+  } finally {
+    await Deno.remove(path);
+  }
+});
+
 Deno.test("a session tells what it ignored of its messages, each thing once", async () => {
   await using model = await load("tiny", EXACT);
   using session = model.session();
