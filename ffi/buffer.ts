@@ -23,9 +23,9 @@ export class Buffer implements Disposable, AsyncDisposable {
     this.writable = writable;
   }
 
-  /** The native pointer, for `Device.compile`. Throws `Disposed`. */
-  get pointer(): bigint {
-    return this.#handle.pointer;
+  /** The native pointer, for `Device.compile`; the native buffer stays until this is disposed. Throws `Disposed`. */
+  hold(): Disposable & { pointer: bigint } {
+    return this.#handle.hold();
   }
 
   /** Fills `destination` from `offset` (bytes) on. Throws `InvalidArgument` beyond the end. */
@@ -34,7 +34,7 @@ export class Buffer implements Disposable, AsyncDisposable {
     const view = fixedBytes(destination, "The destination of a read");
     error.unwrap(
       this.#native.mb_buffer_read(
-        this.pointer,
+        this.#handle.pointer,
         size(offset, "The offset"),
         view,
         BigInt(view.byteLength),
@@ -70,7 +70,7 @@ export class Buffer implements Disposable, AsyncDisposable {
     const view = fixedBytes(source, "The source of a write");
     error.unwrap(
       this.#native.mb_buffer_write(
-        this.pointer,
+        this.#handle.pointer,
         size(offset, "The offset"),
         view,
         BigInt(view.byteLength),
@@ -105,9 +105,9 @@ export class Buffer implements Disposable, AsyncDisposable {
     const error = new ErrorText();
     error.unwrap(
       this.#native.mb_buffer_copy(
-        this.pointer,
+        this.#handle.pointer,
         size(offset, "The offset"),
-        source.pointer,
+        source.#handle.pointer,
         size(sourceOffset, "The source offset"),
         size(bytes, "The length"),
         error.bytes,
@@ -121,7 +121,7 @@ export class Buffer implements Disposable, AsyncDisposable {
     const error = new ErrorText();
     error.unwrap(
       this.#native.mb_buffer_fill(
-        this.pointer,
+        this.#handle.pointer,
         size(offset, "The offset"),
         size(bytes, "The length"),
         value,

@@ -209,7 +209,8 @@ export class Device implements Disposable, AsyncDisposable {
    */
   async compile(plan: Plan | Uint8Array, buffers: readonly Buffer[]): Promise<Pass> {
     const bytes = plan instanceof Uint8Array ? fixedBytes(plan, "The plan") : encodePlan(plan);
-    const pointers = new BigUint64Array(buffers.map((buffer) => buffer.pointer));
+    using held = new DisposableStack(); // buffers that are closed meanwhile, too
+    const pointers = new BigUint64Array(buffers.map((buffer) => held.use(buffer.hold()).pointer));
     const out = new BigUint64Array(1);
     const error = new ErrorText();
     const status = await this.#handle.use(

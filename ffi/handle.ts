@@ -40,16 +40,26 @@ export class Handle {
 
   /** Makes a nonblocking call; `kept` (the owner and every buffer of the call) stays alive until it returns. */
   async use<T>(kept: readonly unknown[], call: (pointer: bigint) => Promise<T>): Promise<T> {
-    const pointer = this.pointer;
+    using held = this.hold();
     callsUnderWay.add(kept);
-    this.#calls++;
     try {
-      return await call(pointer);
+      return await call(held.pointer);
     } finally {
       callsUnderWay.delete(kept);
-      this.#calls--;
-      if (this.#closed && this.#calls === 0) this.#finish();
     }
+  }
+
+  /** The pointer, and the object kept until this is disposed, as a call under way keeps it. Throws `Disposed`. */
+  hold(): Disposable & { pointer: bigint } {
+    const pointer = this.pointer;
+    this.#calls++;
+    return {
+      pointer,
+      [Symbol.dispose]: () => {
+        this.#calls--;
+        if (this.#closed && this.#calls === 0) this.#finish();
+      },
+    };
   }
 
   /** Releases the object, once no call is under way. Does nothing the second time; returns whether it was the first. */

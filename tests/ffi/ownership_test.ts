@@ -113,6 +113,27 @@ Deno.test("asynchronous disposal waits for the run under way", async () => {
   assert(await running instanceof Disposed);
 });
 
+Deno.test("buffers and a device that are closed while a plan compiles are released after it", async () => {
+  using watch = await Device.open("cpu");
+  const sample = fusedSample();
+  for (let round = 0; round < 20; round++) {
+    const buffers = sampleBuffers(watch, sample);
+    const compiling = watch.compile(sample.plan, buffers);
+    for (const buffer of buffers) buffer.close();
+    assertThrows(() => buffers[0].read(0, new Uint8Array(1)), Disposed);
+    using pass = await compiling;
+    await pass.run(sampleBlock(), new Uint8Array(outputBytes(sample)));
+  }
+  assertEquals(watch.memory().liveBuffers, 0);
+  const device = await Device.open("cpu");
+  const buffers = sampleBuffers(device, sample);
+  const compiling = device.compile(sample.plan, buffers);
+  device.close();
+  using pass = await compiling;
+  for (const buffer of buffers) buffer.close();
+  await pass.run(sampleBlock(), new Uint8Array(outputBytes(sample)));
+});
+
 Deno.test("a cancelled run rejects with a cancelled error, and the next one works", async () => {
   using device = await Device.open("cpu");
   using pass = await compiled(device);
