@@ -21,6 +21,7 @@ import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../me
 import type { Segment, Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { PromptOptions, Usage } from "./api.ts";
 import type { PlacedMedia } from "./placed.ts";
+import { SharedRuns } from "./shared_runs.ts";
 
 /** A span and where its soft tokens begin in a timeline. */
 export interface SpanAt {
@@ -44,6 +45,7 @@ export class ModelMedia {
   keptBytes: number = 64 * 2 ** 20;
   /** soft tokens by key, the least recently used first */
   readonly #kept = new Map<string, SoftTokens>();
+  readonly #underWay = new SharedRuns<SoftTokens>();
 
   /** `processor`: the JSON of `processor_config.json`, or null. */
   constructor(config: ModelConfig, processor: unknown, towers: Embedder) {
@@ -183,21 +185,30 @@ export class ModelMedia {
     return this.#read ??= mediaSettings(this.#config, this.#processor);
   }
 
+  /** Soft tokens of a span: kept ones, those of a run under way for another call, or of one of its own. */
   async #softTokens(span: MediaSpan, signal: AbortSignal | undefined): Promise<SoftTokens> {
-    let soft = this.#kept.get(span.key);
-    if (soft === undefined) {
-      soft = span.kind === "audio"
-        ? await this.#towers.embedAudio(span.input, { signal })
-        : await this.#towers.embedImage(span.input, { signal });
-    }
-    if (soft.tokens !== span.tokens) {
-      throw new MarkbaseError(
-        "internal",
-        `The tower gave ${soft.tokens} soft tokens where ${span.tokens} were expected. Please report this.`,
-      );
-    }
-    this.#kept.delete(span.key);
-    this.#kept.set(span.key, soft);
+    const kept = this.#kept.get(span.key);
+    const soft = kept ??
+      await this.#underWay.share(span.key, signal, (signal) => this.#runTower(span, signal));
+    this.#keep(span.key, soft);
+    return soft;
+  }
+
+  async #runTower(span: MediaSpan, signal: AbortSignal): Promise<SoftTokens> {
+    const soft = span.kind === "audio"
+      ? await this.#towers.embedAudio(span.input, { signal })
+      : await this.#towers.embedImage(span.input, { signal });
+    if (soft.tokens === span.tokens) return soft;
+    throw new MarkbaseError(
+      "internal",
+      `The tower gave ${soft.tokens} soft tokens where ${span.tokens} were expected. Please report this.`,
+    );
+  }
+
+  /** Makes soft tokens the most recently used, and drops the least recently used ones beyond `keptBytes`. */
+  #keep(key: string, soft: SoftTokens): void {
+    this.#kept.delete(key);
+    this.#kept.set(key, soft);
     let bytes = 0;
     for (const { values } of this.#kept.values()) bytes += values.byteLength;
     for (const [key, { values }] of this.#kept) {
@@ -205,7 +216,6 @@ export class ModelMedia {
       this.#kept.delete(key);
       bytes -= values.byteLength;
     }
-    return soft;
   }
 
   async #prepare(part: ContentPart, options: PrepareOptions): Promise<PreparedMedia> {

@@ -71,6 +71,42 @@ Deno.test("a tower runs for what is not in the cache alone, however much was see
   assertEquals([again.text, again.receipt.media, fresh.runs.image], [last.text, last.receipt.media, 6]);
 });
 
+Deno.test("calls with one new picture at the same time run its tower once, and the abort of one leaves the others theirs", async () => {
+  const { model, runs } = await counted();
+  await using _ = model;
+  const { media, engine: { towers } } = model;
+  media.keptBytes = 0;
+  const stop = new AbortController();
+  const all = Promise.withResolvers<void>();
+  let asking = 0;
+  const place = media.place.bind(media);
+  media.place = (spans) =>
+    place(spans).map((medium) => ({
+      ...medium,
+      embed(signal) {
+        const soft = medium.embed(signal);
+        if (++asking === 3) all.resolve();
+        return soft;
+      },
+    }));
+  const see = towers.embedImage;
+  towers.embedImage = async (...args) => {
+    await all.promise;
+    stop.abort(new Error("no longer wanted"));
+    return await see(...args);
+  };
+  const ask = [user(image("scene"), text("Describe the image."))];
+  const first = assertRejects(
+    () => model.chat(ask, { ...GREEDY, signal: stop.signal }),
+    Error,
+    "no longer wanted",
+  );
+  const others = await Promise.all([model.chat(ask, GREEDY), model.chat(ask, GREEDY)]);
+  await first;
+  for (const { text } of others) assertEquals(text, "A red circle above two blue squares.");
+  assertEquals(runs, { image: 1, audio: 0 });
+});
+
 Deno.test("a session runs a tower once, forked, saved and restored", async () => {
   const { model, runs } = await counted();
   await using _ = model;
