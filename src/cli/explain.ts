@@ -20,6 +20,10 @@ const flags = {
     value: "N",
     help: "tokens in the cache before (default: 1024 where the context allows)",
   },
+  "matrix-units": {
+    type: "boolean",
+    help: "decode rows take a GPU's matrix units, as with this flag elsewhere",
+  },
   ops: { type: "boolean", help: "list every op as well" },
   json: { type: "boolean", help: "print everything as one JSON object" },
 } as const;
@@ -38,6 +42,7 @@ export async function explain(args: string[], _signal: AbortSignal): Promise<voi
     ...(values.on === undefined ? {} : { device: values.on }),
     ...(values.rows === undefined ? {} : { rows: values.rows }),
     ...(values.context === undefined ? {} : { context: values.context }),
+    ...(values["matrix-units"] === undefined ? {} : { matrixUnits: values["matrix-units"] }),
   });
   await write(
     Deno.stdout,

@@ -6,7 +6,7 @@ import { type Checkpoint, readConfig } from "../checkpoint/open.ts";
 import { MemoryLimit } from "../errors.ts";
 import { localSource } from "../hub/source.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
-import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
+import { EXPLAIN_OPTIONS, type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
 import { firstWeightBuffer } from "../schedule/text.ts";
 import type { Warning } from "../warning.ts";
 import type { LoadOptions, Model } from "./api.ts";
@@ -175,7 +175,7 @@ export async function loadWith(
 
 /** Explains a source from its configs alone, without weights, library or device. Rejects like `load`. */
 export async function explain(source: string | URL, options: ExplainOptions = {}): Promise<Explanation> {
-  checkNames(options, ["device", "rows", "context"]);
+  checkNames(options, EXPLAIN_OPTIONS);
   const { path } = await localSource(source, { configOnly: true });
   const { config, weights } = await readConfig(path);
   return explainPlan(config, options, weights?.());

@@ -7,7 +7,7 @@ import type { ChatTemplate, RenderedChat } from "../chat/template.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { ContextFull, Disposed, InvalidArgument, TemplateError, TokenizerError } from "../errors.ts";
-import { type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
+import { EXPLAIN_OPTIONS, type ExplainOptions, explainPlan, type Explanation } from "../schedule/explain.ts";
 import { machineNamed } from "../schedule/machines.ts";
 import { OUTPUT } from "../schedule/text.ts";
 import type { Tokenizer } from "../tokenizer/tokenizer.ts";
@@ -222,10 +222,11 @@ export class LoadedModel implements Model {
 
   explain(options: ExplainOptions = {}): Explanation {
     this.check();
-    checkNames(options, ["device", "rows", "context"]);
-    const { config, weights, device, kvFormat } = this.#parts;
+    checkNames(options, EXPLAIN_OPTIONS);
+    const { config, weights, device, kvFormat, precision, matrixUnits } = this.#parts;
     const machine = machineNamed(device.info().name) ?? device.kind;
-    return explainPlan(config, { device: machine, ...options }, weights, kvFormat);
+    const loaded = { device: machine, matrixUnits: matrixUnits && precision === "fast" };
+    return explainPlan(config, { ...loaded, ...options }, weights, kvFormat);
   }
 
   memory(): MemoryReport {

@@ -1,5 +1,5 @@
 /** What an op costs: bytes moved, floating-point operations, dispatches. The arithmetic behind `explain`. */
-import { dispatchesOf } from "./dispatches.ts";
+import { dispatchesOf, type MatrixUnits } from "./dispatches.ts";
 import type { Op } from "./ops.ts";
 import { rowBytes } from "./plan.ts";
 import type { Dim, Tensor } from "./tensor.ts";
@@ -19,9 +19,12 @@ export interface OpCost {
   /** multiplications and additions count one each */ flops: number;
 }
 
-/** Cost of an op. Pages and activations count once however often a kernel touches them. */
-export function costOf(op: Op, shape: RunShape): OpCost {
-  return { dispatches: dispatchesOf(op, shape), ...amounts(op, shape) };
+/**
+ * Cost of an op. Pages and activations count once however often a kernel touches them. `units`: where decode rows take
+ * matrix units.
+ */
+export function costOf(op: Op, shape: RunShape, units?: MatrixUnits): OpCost {
+  return { dispatches: dispatchesOf(op, shape, units), ...amounts(op, shape) };
 }
 
 function amounts(op: Op, shape: RunShape): Omit<OpCost, "dispatches"> {

@@ -18,15 +18,30 @@ const PART_BYTES = 32 * 2 ** 20;
 /** Bytes that the products of prompt rows with their experts may take before they are summed; rows beyond that take turns. */
 const SUMMAND_BYTES = 64 * 2 ** 20;
 
+/** Rows whose stream and norm a product on matrix units may make itself, and bytes that these may take of threadgroup memory. */
+const OWN_ROWS = 4;
+const MOST_HELD_BYTES = 112 * 2 ** 10;
+/** Simdgroups of such a threadgroup, and numbers that each has in it; on CUDA fewer, where no row comes near the limit. */
+const UNIT_SIMDGROUPS = 16;
+const UNIT_SCRATCH = 128;
+
 const CHUNK_LOGITS = 8192;
 const MERGED_LISTS = 34;
 const CANDIDATES_ROWS = 64;
 
-/** Kernels that one op starts. All rows are of one sequence and of one class, decode up to `DECODE_ROWS` rows. */
-export function dispatchesOf(op: Op, shape: RunShape): number {
+/** Matrix units that take decode rows, as with `matrixUnits` of `load` in fast mode. */
+export interface MatrixUnits {
+  /** bytes of threadgroup memory that one threadgroup may have */ threadgroupBytes: number;
+}
+
+/**
+ * Kernels that one op starts. All rows are of one sequence and of one class, decode up to `DECODE_ROWS` rows. `units`: where
+ * decode rows take matrix units.
+ */
+export function dispatchesOf(op: Op, shape: RunShape, units?: MatrixUnits): number {
   switch (op.kind) {
     case "linear":
-      return ofLinear(op, rowsOf(op.y, shape), decodes(shape));
+      return ofLinear(op, rowsOf(op.y, shape), decodes(shape), units);
     case "attention":
     case "attend":
       return ofAttention(op, rowsOf(op.y, shape), shape);
@@ -78,20 +93,62 @@ function rowsOf(tensor: Tensor, shape: RunShape): number {
   return tensor.shape[0] === "out_rows" ? shape.outRows : shape.rows;
 }
 
-/** One product for each run of matrices of one format; before them, beyond one decode row, the stream and its norm. */
-function ofLinear({ weights, epilogue, clip }: LinearOp, rows: number, decode: boolean): number {
-  if (clip || epilogue.kind === "silu") return 3; // as prompt rows, and y of the products
+/** One product for each run of matrices of one format; before them, where they do not make it themselves, the stream and its norm. */
+function ofLinear(op: LinearOp, rows: number, decode: boolean, units: MatrixUnits | undefined): number {
+  let { weights } = op;
+  if (finishesLater(op)) return 3; // as prompt rows, and y of the products
   const formats = weights.map((w) => JSON.stringify([w.format, w.scales?.format]));
-  if (epilogue.kind === "geglu") weights = [weights[1], weights[0]]; // two products: up first
+  if (op.epilogue.kind === "geglu") weights = [weights[1], weights[0]]; // two products: up first
   const parts = weights.filter((_, i) => i === 0 || formats[i] !== formats[i - 1]);
-  if (decode && rows === 1) return parts.length;
   if (!decode) return 1 + parts.length;
-  // Parts that take the input in chunks of one size, laid out for codes of one width, share it.
-  const inputs = parts.map((w) => {
+  let prologues = 0;
+  let lanesInput = "", unitsInput = ""; // what the parts before can share
+  for (const w of parts) {
     const { bits, book } = codesOf(w);
-    return `${chunkColumns(w)}/${book ? 0 : bits}`;
-  });
-  return parts.length + inputs.filter((input, i) => i === 0 || input !== inputs[i - 1]).length;
+    if (units !== undefined && onMatrixUnits(w)) {
+      const input = `${bits}/${spanColumns(w)}`;
+      if (holdsRows(w, rows, units) || input === unitsInput) continue;
+      unitsInput = input;
+      prologues++;
+    } else if (rows > 1) {
+      const input = `${chunkColumns(w)}/${book ? 0 : bits}`;
+      if (input === lanesInput) continue;
+      lanesInput = input;
+      prologues++;
+    }
+  }
+  return parts.length + prologues;
+}
+
+/** Whether bounds or an activation are applied to all products in a dispatch of their own; no such op takes decode kernels. */
+function finishesLater({ epilogue, clip }: LinearOp): boolean {
+  return clip !== undefined || epilogue.kind === "silu";
+}
+
+/** Whether decode rows are multiplied on matrix units where the device has them and was told to. */
+export function takesMatrixUnits(op: Op): boolean {
+  return op.kind === "linear" && !finishesLater(op) && op.weights.some(onMatrixUnits);
+}
+
+/** Whether a format has kernels on matrix units. */
+function onMatrixUnits({ format }: Tensor): boolean {
+  if (format.kind === "affine") return format.group >= 64 || format.bits === 4 || format.bits === 8;
+  return format.kind === "gguf" && ["q4_0", "q4_k", "q8_0"].includes(format.type);
+}
+
+/** Columns that matrix units take under one scale. */
+function spanColumns(tensor: Tensor): number {
+  return codesOf(tensor).group === 32 ? 32 : 64;
+}
+
+/** Whether threadgroups hold the input of all rows, so that the product makes it itself. */
+function holdsRows(weight: Tensor, rows: number, { threadgroupBytes }: MatrixUnits): boolean {
+  if (rows > OWN_ROWS) return false;
+  const held = rows === 1 ? 1 : OWN_ROWS;
+  const columns = weight.shape[1] as number, span = spanColumns(weight);
+  const bytes = Math.ceil(columns / span) * (span * 4 + 8) * held;
+  const own = UNIT_SIMDGROUPS * 4 * (UNIT_SCRATCH + 2 * held);
+  return bytes + own <= threadgroupBytes && (rows === 1 || bytes <= MOST_HELD_BYTES);
 }
 
 /** Bits and columns of a scale of blocks as kernels read them. */

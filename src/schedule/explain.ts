@@ -4,9 +4,9 @@ import type { TextWeights } from "../checkpoint/weights.ts";
 import { describe, integer } from "../arguments.ts";
 import { InvalidArgument } from "../errors.ts";
 import { costOf, type OpCost, storedBytes } from "./cost.ts";
-import { DECODE_ROWS } from "./dispatches.ts";
+import { DECODE_ROWS, type MatrixUnits, takesMatrixUnits } from "./dispatches.ts";
 import { type KvFormat, pageBytes, pageGroups } from "./groups.ts";
-import { type Machine, machineNamed, MACHINES, secondsOn } from "./machines.ts";
+import { type Machine, machineNamed, MACHINES, secondsOn, THREADGROUP_BYTES, type Work } from "./machines.ts";
 import type { Op } from "./ops.ts";
 import { phantomWeights } from "./phantom.ts";
 import type { Tensor } from "./tensor.ts";
@@ -20,7 +20,17 @@ export interface ExplainOptions {
   rows?: number;
   /** Tokens in the cache before. Default 1024, or what the context leaves. */
   context?: number;
+  /** Decode rows take a GPU's matrix units, as with this option of `load` in fast mode. Default: as the model was loaded, else false. */
+  matrixUnits?: boolean;
 }
+
+/** Names of the fields of `ExplainOptions`. */
+export const EXPLAIN_OPTIONS: readonly (keyof ExplainOptions)[] = [
+  "device",
+  "rows",
+  "context",
+  "matrixUnits",
+];
 
 /** One op of the plan with its cost. */
 export interface ExplainedOp extends OpCost {
@@ -97,18 +107,19 @@ export function explainPlan(
   const context = integer("context", options.context, 0, 1 << 30) ??
     Math.max(0, Math.min(1024, config.contextLength - rows));
   const variant = rows <= DECODE_ROWS ? "decode" : "prefill";
+  const units = matrixUnitsOf(options, machine);
   const groups = pageGroups(config);
   const { plan, tensors } = unplacedPlan(config, weights, { variant, rows, kvFormat });
   const shape = { rows, outRows: variant === "decode" ? rows : 1, context };
   const ops = plan.ops.map((op): ExplainedOp => {
-    const cost = costOf(op, shape);
+    const cost = costOf(op, shape, units);
     const outputs = variant === "decode" || yOf(op).shape[0] === "out_rows";
     return {
       op: op.kind,
       layer: op.layer ?? null,
       rows: outputs ? shape.outRows : rows,
       ...cost,
-      seconds: secondsOn(machine, { ...cost, matrix: PRODUCTS.has(op.kind) && variant === "prefill" }),
+      seconds: secondsOn(machine, { ...cost, arithmetic: arithmeticOf(op, variant, units) }),
     };
   });
   const sum = (list: ExplainedOp[], key: "dispatches" | "bytes" | "weightBytes" | "flops" | "seconds") =>
@@ -154,6 +165,22 @@ export function explainPlan(
       secondsPerToken: seconds / rows,
     },
   };
+}
+
+function matrixUnitsOf({ matrixUnits }: ExplainOptions, machine: Machine): MatrixUnits | undefined {
+  if (matrixUnits !== undefined && typeof matrixUnits !== "boolean") {
+    throw new InvalidArgument("matrixUnits must be true or false.");
+  }
+  return matrixUnits ? { threadgroupBytes: machine.threadgroupBytes ?? THREADGROUP_BYTES } : undefined;
+}
+
+function arithmeticOf(
+  op: Op,
+  variant: "decode" | "prefill",
+  units: MatrixUnits | undefined,
+): Work["arithmetic"] {
+  if (variant === "prefill") return PRODUCTS.has(op.kind) ? "matrix" : "plain";
+  return units !== undefined && takesMatrixUnits(op) ? "matrix of halves" : "plain";
 }
 
 function machineOf(device: string | Machine): Machine {

@@ -12,7 +12,11 @@ export interface Machine {
   /** share of the peak arithmetic that the kernels reach. Default 0.5 */ flopsShare?: number;
   /** the same of `matrixFlops`. Default: `flopsShare` */ matrixShare?: number;
   /** seconds of a forward beside its dispatches: encoding, commit, wait. Default 0 */ forward?: number;
+  /** bytes of threadgroup memory that one threadgroup may have. Default 32 KiB */ threadgroupBytes?: number;
 }
+
+/** Bytes of threadgroup memory where a machine does not tell, as of Apple's GPUs. */
+export const THREADGROUP_BYTES: number = 32 * 2 ** 10;
 
 const BANDWIDTH_SHARE = 0.75;
 const FLOPS_SHARE = 0.5;
@@ -70,6 +74,7 @@ export const MACHINES: readonly Machine[] = [
     matrixShare: 0.12,
     dispatch: 3.7e-6,
     forward: 20e-6,
+    threadgroupBytes: 227 * 2 ** 10,
   },
   { name: "cpu", bandwidth: 20e9, flops: 0.15e12, dispatch: 2e-6 }, // two cores of a server
 ];
@@ -88,7 +93,11 @@ export interface Work {
   bytes: number;
   flops: number;
   dispatches: number;
-  /** a matrix product over rows of a prompt */ matrix: boolean;
+  /**
+   * what does it: lanes, matrix units with operands in f16 (products of prompt rows), or these with each activation as two
+   * halves (decode rows with `matrixUnits`)
+   */
+  arithmetic: "plain" | "matrix" | "matrix of halves";
 }
 
 /** Predicted seconds of one op: memory and arithmetic overlap, dispatches wait for each other. */
@@ -96,6 +105,8 @@ export function secondsOn(machine: Machine, work: Work): number {
   const { bandwidthShare = BANDWIDTH_SHARE, flopsShare = FLOPS_SHARE } = machine;
   const { matrixFlops = machine.flops, matrixShare = flopsShare } = machine;
   const memory = work.bytes / (machine.bandwidth * bandwidthShare);
-  const arithmetic = work.flops / (work.matrix ? matrixFlops * matrixShare : machine.flops * flopsShare);
+  const flops = work.arithmetic === "matrix of halves" ? 2 * work.flops : work.flops;
+  const arithmetic = flops /
+    (work.arithmetic === "plain" ? machine.flops * flopsShare : matrixFlops * matrixShare);
   return Math.max(memory, arithmetic) + work.dispatches * machine.dispatch;
 }

@@ -3,7 +3,8 @@ import { assert, assertEquals } from "@std/assert";
 import { encodeInput, type RunInput } from "../../src/engine/input.ts";
 import { allCases } from "../../src/conformance/cases.ts";
 import { costOf, type RunShape } from "../../src/schedule/cost.ts";
-import { DECODE_ROWS, dispatchesOf } from "../../src/schedule/dispatches.ts";
+import { DECODE_ROWS, dispatchesOf, type MatrixUnits } from "../../src/schedule/dispatches.ts";
+import { THREADGROUP_BYTES } from "../../src/schedule/machines.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
@@ -77,6 +78,48 @@ for (const name of ["e2b", "e4b", "e4b-mlx-mixed", "26b-a4b", "26b-a4b-mlx-4bit"
     },
   });
 }
+
+Deno.test({
+  name: "explain counts the dispatches of decode rows on matrix units as a GPU makes them",
+  ignore: fixtureModel("e4b-mlx-mixed") === null,
+  async fn() {
+    using device = await openMetal(library.path, { matrixUnits: true });
+    const model = await fixture(fixtureModel("e4b-mlx-mixed")!);
+    for (const fuse of [true, false]) {
+      using scope = new DisposableStack();
+      const plan = model.plan({ variant: "decode", fuse, exact: false });
+      const pass = await compiled(device, plan, model.buffers(plan), scope);
+      for (const rows of [1, 2, 4, 5, DECODE_ROWS]) {
+        const ids = Array.from({ length: rows }, (_, i) => i % 200);
+        const input = model.input(ids, 0, ids.map((_, i) => i), 0);
+        for (const row of input.rows) row.rowClass = "decode";
+        const shape = { rows, outRows: rows, context: 0 };
+        const dispatches = (units?: MatrixUnits) =>
+          plan.ops.reduce((sum, op) => sum + dispatchesOf(op, shape, units), 0);
+        const expected = dispatches({ threadgroupBytes: THREADGROUP_BYTES });
+        assertEquals(await started(pass, input), expected, `${rows} rows, fused ${fuse}`);
+        if (rows === 2) assert(expected < dispatches(), "matrix units take some of the products");
+      }
+    }
+  },
+});
+
+Deno.test("the dispatches of single ops on matrix units are counted as a GPU makes them", async () => {
+  using device = await openMetal(library.path, { matrixUnits: true });
+  let counted = 0;
+  for (const c of allCases().filter((c) => c.op === "linear" && /affine|q4_0|q4_k|q8_0/.test(c.name))) {
+    const { plan, buffers, input } = c.build(false);
+    const decode = input.rows.every((row) => row.rowClass === "decode");
+    if (c.work > 1e6 || !decode || input.rows.length > DECODE_ROWS) continue;
+    using scope = new DisposableStack();
+    const pass = await compiled(device, plan, buffers, scope);
+    const shape = { rows: input.rows.length, outRows: input.outputs.length, context: 0 };
+    const expected = dispatchesOf(plan.ops[0], shape, { threadgroupBytes: THREADGROUP_BYTES });
+    assertEquals(await started(pass, input), expected, c.name);
+    counted++;
+  }
+  assert(counted > 20, `${counted} cases`);
+});
 
 Deno.test("the dispatches of single ops are counted as a GPU makes them, in every fusion and mix of formats", async () => {
   using device = await openMetal(library.path);

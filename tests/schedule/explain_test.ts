@@ -193,6 +193,7 @@ Deno.test("an unknown device or a wrong size is an InvalidArgument", async () =>
   assertThrows(() => explainPlan(E4B, { device: { name: "x" } as never }), InvalidArgument);
   assertThrows(() => explainPlan(E4B, { rows: 0 }), InvalidArgument, "rows");
   assertThrows(() => explainPlan(E4B, { context: -1 }), InvalidArgument, "context");
+  assertThrows(() => explainPlan(E4B, { matrixUnits: 1 as never }), InvalidArgument, "matrixUnits");
   await assertRejects(() => explain("tiny", { rows: 1.5 }), InvalidArgument);
 });
 
