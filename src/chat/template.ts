@@ -246,8 +246,8 @@ function fenceLiterals(node: unknown, fence: (text: string) => string): void {
     const literal = item as { type?: unknown; value?: unknown };
     if (literal.type === "StringLiteral" && typeof literal.value === "string") {
       literal.value = fence(literal.value);
-    } else if (item instanceof Map) pending.push(...item.keys(), ...item.values());
-    else pending.push(...Object.values(item));
+    } else if (item instanceof Map) { for (const entry of item) pending.push(entry); }
+    else for (const value of Object.values(item)) pending.push(value);
   }
 }
 

@@ -101,7 +101,7 @@ export class ModelMedia {
     const ids: number[] = [], spans: SpanAt[] = [];
     let pending: Segment[] = [];
     const flush = () => {
-      ids.push(...tokenizer.encodeSegments(pending));
+      for (const id of tokenizer.encodeSegments(pending)) ids.push(id);
       pending = [];
     };
     let next = 0;

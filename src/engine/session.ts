@@ -181,7 +181,7 @@ export class TimelineSession implements Session {
       Object.assign(this.#timeline, this.#placed(wanted, all));
       this.#spans = all;
       this.#warnings.push(...media.flatMap(({ warnings }) => warnings));
-    } else this.#timeline.keys?.push(...added);
+    } else for (const id of added) this.#timeline.keys?.push(id);
     for (const id of added) ids.push(id);
     this.#timeline.drawn = false;
     this.#conversation = undefined; // later messages begin a new conversation after these ids

@@ -345,6 +345,23 @@ Deno.test("appending beyond the context is refused with the numbers and changes 
   assertEquals((await Array.fromAsync(session.generate({ ...GREEDY, maxTokens: 9 }))).length, 4);
 });
 
+Deno.test("a message of more tokens than a call can have arguments is refused with the numbers, everywhere", async () => {
+  await using model = await load("tiny", EXACT);
+  const messages = [{ role: "user" as const, content: "word ".repeat(200_000) }];
+  using session = model.session();
+  for (
+    const call of [
+      () => model.chat(messages),
+      () => model.complete(messages[0].content),
+      () => session.append(messages),
+      () => session.append(new Array(300_000).fill(5)),
+    ]
+  ) {
+    const { tokens } = await assertRejects(call, ContextFull);
+    assert(tokens > 200_000, `${tokens}`);
+  }
+});
+
 Deno.test("a session appends more ids at once than a call can have arguments", async () => {
   await using model = await load("tiny", { ...EXACT, contextLength: 300_000 });
   using session = model.session();
