@@ -30,7 +30,7 @@ export interface LoadOptions {
   precision?: "exact" | "fast";
   /** Most tokens of one sequence. Default: the model's own length, up to 32768 and as memory allows. */
   contextLength?: number;
-  /** Bytes that weights, KV cache and activations may take together. Default: nine tenths of the device's memory. */
+  /** Bytes that weights, KV cache, activations and towers at work may take together. Default: nine tenths of the device's memory. */
   memory?: number;
   /**
    * Storage of keys and values. Default `f16`. `q8` takes about half of that: 8-bit codes with a scale for each head of a token.

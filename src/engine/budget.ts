@@ -10,6 +10,7 @@ export interface BudgetRequest {
   kvFormat: KvFormat;
   weightBytes: number;
   activationBytes: number;
+  /** of towers at work: no sequence but the first takes their room */ towerBytes: number;
   /** tokens; undefined: the model's own length, up to `DEFAULT_CONTEXT` and as memory allows */
   contextLength: number | undefined;
   /** for all of it */ memory: number;
@@ -35,7 +36,7 @@ const SPARE_BYTES = 512 * 2 ** 20;
 
 /** Divides the budget. Throws `MemoryLimit`. */
 export function planBudget(request: BudgetRequest): Budget {
-  const { config, weightBytes, activationBytes, memory, contextLength } = request;
+  const { config, weightBytes, activationBytes, towerBytes, memory, contextLength } = request;
   const room = memory - weightBytes - activationBytes;
   const wanted = contextLength ?? Math.min(config.contextLength, DEFAULT_CONTEXT);
   let context = wanted;
@@ -54,7 +55,7 @@ export function planBudget(request: BudgetRequest): Budget {
   }
   // One sequence of full length always fits; more are provided for while they are cheap.
   const one = sequenceBytes(request, context);
-  const spare = Math.min(room - one, Math.max(SPARE_BYTES, one));
+  const spare = Math.max(0, Math.min(room - one - towerBytes, Math.max(SPARE_BYTES, one)));
   const sequences = 1 + Math.min(WANTED_SEQUENCES - 1, Math.floor(spare / one));
   const groups = pageGroups(config);
   const kvPages = groups.map((group) => {

@@ -20,7 +20,7 @@ import { openDevice } from "./open_device.ts";
 import { openForward } from "./open_forward.ts";
 import { readModel } from "./read_model.ts";
 import { TextPlans } from "./text_plans.ts";
-import { Towers } from "./towers.ts";
+import { Towers, usualTowerBytes } from "./towers.ts";
 import { layOutWeights } from "./weights.ts";
 
 export type { Internals };
@@ -94,11 +94,22 @@ export async function loadWith(
   });
   const activationBytes = plans.arenaBytes + plans.softBytes;
   const memory = settings.memory ?? Math.floor(info.memoryBytes * MEMORY_SHARE);
+  const towerParts = {
+    config,
+    weights: towerWeights,
+    clips: read.clips,
+    layout,
+    firstBuffer,
+    exact,
+    checkFinite,
+    layerRows: internals.towerLayerRows,
+  };
   const budget = planBudget({
     config,
     kvFormat,
     weightBytes: layout.weightBytes,
     activationBytes: activationBytes + Math.max(plans.arenaBytes, LEAST_SCRATCH_BYTES),
+    towerBytes: usualTowerBytes(towerParts),
     contextLength: settings.contextLength,
     memory,
     chunkRows: plans.blockRows,
@@ -117,7 +128,7 @@ export async function loadWith(
     stack,
   });
   const mappedBytes = layout.weightBytes - layout.copies.reduce((sum, copy) => sum + copy.length, 0);
-  const readInPlace = device.kind === "cpu" ? mappedBytes : mappedBytes - layout.blockFileBytes;
+  let readInPlace = device.kind === "cpu" ? mappedBytes : mappedBytes - layout.blockFileBytes;
   checkMemory("The compiled model", device, readInPlace, memory);
 
   let drafter: Drafter | undefined;
@@ -127,20 +138,14 @@ export async function loadWith(
     const size = { rows: DECODE_ROWS, pages: DECODE_ROWS * entries, fuse, checkFinite, signal };
     drafter = stack.use(await Drafter.open(drafterLocal.path, target, size));
     forward.drafter = drafter;
-    const drafterBytes = device.memory().mapped - mappedBefore;
-    checkMemory("The model with its drafter", device, readInPlace + drafterBytes, memory);
+    readInPlace += device.memory().mapped - mappedBefore;
+    checkMemory("The model with its drafter", device, readInPlace, memory);
   }
   const towers = new Towers({
-    config,
-    weights: towerWeights,
-    clips: read.clips,
+    ...towerParts,
     device,
-    layout,
-    firstBuffer,
     weightBuffers,
-    exact,
-    checkFinite,
-    layerRows: internals.towerLayerRows,
+    memory: { limit: memory, readInPlace },
   });
   stack.move(); // the model owns all of it now
   return new LoadedModel({

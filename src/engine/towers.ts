@@ -8,7 +8,7 @@ import type { Pass } from "../../ffi/pass.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import type { ClipBounds, StoredClip, TowerWeights } from "../checkpoint/towers.ts";
 import type { WeightTensor } from "../checkpoint/tensor.ts";
-import { Disposed, InvalidArgument, MarkbaseError } from "../errors.ts";
+import { Disposed, InvalidArgument, MarkbaseError, MemoryLimit } from "../errors.ts";
 import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../media/types.ts";
 import type { Tensor } from "../schedule/tensor.ts";
 import {
@@ -33,6 +33,8 @@ export interface TowerParts {
   /** plan index at which `layout` counts from */ firstBuffer: number;
   /** in the order of the layout */ weightBuffers: readonly Buffer[];
   exact: boolean;
+  /** bytes that the model may take, and those of them that are files which the device reads in place */
+  memory: { limit: number; readInPlace: number };
   /** look for NaN and Inf after each op; for tests */ checkFinite?: boolean;
   /** layers times rows of one run; default: a few tenths of a second on a slow GPU, all layers on a CPU */ layerRows?:
     number;
@@ -56,6 +58,12 @@ const GPU_LAYER_ROWS = 8192;
 /** Rows are compiled for in steps, so that pictures of nearly one size share a plan. */
 const ROW_STEP = 512;
 
+/** Soft tokens of a picture where the checkpoint does not say, and of 30 s of sound. */
+const USUAL_IMAGE_TOKENS = 280;
+const LONGEST_SOUND_TOKENS = 750;
+/** What a device's own scratch adds to a tower's plan, before it is known. */
+const SCRATCH_SHARE = 1 / 8;
+
 /** See the head of this file. */
 export class Towers implements AsyncDisposable, Disposable {
   readonly #parts: TowerParts;
@@ -66,24 +74,7 @@ export class Towers implements AsyncDisposable, Disposable {
 
   constructor(parts: TowerParts) {
     this.#parts = parts;
-    const { layout, firstBuffer, clips } = parts;
-    const moved = new Map<WeightTensor, Tensor>();
-    const move = (tensor: Tensor | undefined): Tensor | undefined =>
-      tensor && {
-        ...tensor,
-        buffer: tensor.buffer - firstBuffer + FIRST_TOWER_WEIGHTS,
-        scales: move(tensor.scales),
-        biases: move(tensor.biases),
-      };
-    this.#places = {
-      buffers: layout.buffers,
-      clips,
-      tensor(weight) {
-        let tensor = moved.get(weight);
-        if (tensor === undefined) moved.set(weight, tensor = move(layout.tensor(weight))!);
-        return tensor;
-      },
-    };
+    this.#places = placesOf(parts);
   }
 
   /** Whether the model can see, and hear. */
@@ -218,10 +209,11 @@ export class Towers implements AsyncDisposable, Disposable {
       present[Symbol.dispose]();
     }
     const { device, weightBuffers, exact, checkFinite } = this.#parts;
-    const limits = { rows: Math.ceil(rows / ROW_STEP) * ROW_STEP, out_rows: roundedOutRows(rows, outRows) };
+    const limits = { rows: roundedRows(rows), out_rows: roundedOutRows(rows, outRows) };
     const { config, weights } = this.#parts;
     const { layerRows = device.kind === "cpu" ? undefined : GPU_LAYER_ROWS } = this.#parts;
     const plan = towerPlan(part, config, weights, this.#places, { limits, exact, checkFinite, layerRows });
+    this.#makeRoom(part, rows, plan.bytes.arena + plan.bytes.inputs);
     using scope = new DisposableStack();
     const arena = scope.use(device.createBuffer(plan.bytes.arena));
     const inputs = scope.use(device.createBuffer(plan.bytes.inputs));
@@ -230,10 +222,32 @@ export class Towers implements AsyncDisposable, Disposable {
       passes.push(scope.use(await device.compile(each, [arena, inputs, ...weightBuffers])));
       this.#check(); // it may have been disposed meanwhile
     }
+    this.#makeRoom(part, rows, 0); // now that the device's own scratch is known
     const owned = scope.move();
     const compiled = { plan, passes, inputs, [Symbol.dispose]: () => owned.dispose() };
     this.#compiled.set(part, compiled);
     return compiled;
+  }
+
+  /** Lets go of the plans of other parts where `bytes` more would not fit. Throws `MemoryLimit` where they do not even then. */
+  #makeRoom(part: TowerPart, rows: number, bytes: number): void {
+    const { device, memory: { limit, readInPlace } } = this.#parts;
+    const needed = () => {
+      const { buffers, repacked, scratch } = device.memory();
+      return readInPlace + buffers + repacked + scratch + bytes;
+    };
+    if (needed() <= limit) return;
+    for (const compiled of this.#compiled.values()) compiled[Symbol.dispose]();
+    this.#compiled.clear();
+    if (needed() <= limit) return;
+    throw new MemoryLimit(
+      `The model with its ${part} tower for ${rows} ${part === "vision" ? "patches" : "frames"}`,
+      needed(),
+      limit,
+      `${
+        part === "vision" ? "Use fewer imageTokens" : "Pass a shorter sound"
+      }, lower contextLength or raise memory.`,
+    );
   }
 
   #check(): void {
@@ -241,11 +255,68 @@ export class Towers implements AsyncDisposable, Disposable {
   }
 }
 
+/** Bytes that the larger of the towers takes for a usual picture or the longest sound, as far as plans tell. */
+export function usualTowerBytes(parts: Omit<TowerParts, "device" | "weightBuffers" | "memory">): number {
+  const { config, weights, exact } = parts;
+  const { vision, audio } = config;
+  const places = placesOf(parts);
+  const bytesOf = (part: TowerPart, rows: number, outRows: number) => {
+    const { bytes } = towerPlan(part, config, weights, places, {
+      limits: { rows: roundedRows(rows), out_rows: roundedOutRows(rows, outRows) },
+      exact,
+      checkFinite: parts.checkFinite,
+      layerRows: parts.layerRows,
+    });
+    return Math.ceil((bytes.arena + bytes.inputs) * (1 + SCRATCH_SHARE));
+  };
+  let most = 0;
+  if (vision !== null && weights.vision !== null) {
+    const tokens = vision.kind === "tower" ? vision.softTokens ?? USUAL_IMAGE_TOKENS : USUAL_IMAGE_TOKENS;
+    const rows = vision.kind === "tower" ? tokens * vision.poolingKernelSize ** 2 : tokens;
+    most = bytesOf("vision", rows, vision.kind === "tower" ? tokens : 1);
+  }
+  if (audio !== null && weights.audio !== null) {
+    const tokens = LONGEST_SOUND_TOKENS;
+    const ofSound = audio.kind === "tower"
+      ? bytesOf("audio", 2 * tokens, tokens)
+      : bytesOf("audio", tokens, 1);
+    most = Math.max(most, ofSound);
+  }
+  return most;
+}
+
+/** Where the towers' weights lie, by the indices that their plans count from. */
+function placesOf(
+  { layout, firstBuffer, clips }: Pick<TowerParts, "layout" | "firstBuffer" | "clips">,
+): TowerWeightPlaces {
+  const moved = new Map<WeightTensor, Tensor>();
+  const move = (tensor: Tensor | undefined): Tensor | undefined =>
+    tensor && {
+      ...tensor,
+      buffer: tensor.buffer - firstBuffer + FIRST_TOWER_WEIGHTS,
+      scales: move(tensor.scales),
+      biases: move(tensor.biases),
+    };
+  return {
+    buffers: layout.buffers,
+    clips,
+    tensor(weight) {
+      let tensor = moved.get(weight);
+      if (tensor === undefined) moved.set(weight, tensor = move(layout.tensor(weight))!);
+      return tensor;
+    },
+  };
+}
+
 const NOTHING: SoftTokens = { values: new Float32Array(0), tokens: 0 };
+
+function roundedRows(rows: number): number {
+  return Math.ceil(rows / ROW_STEP) * ROW_STEP;
+}
 
 /** Output rows in the proportion that the input has. */
 function roundedOutRows(rows: number, outRows: number): number {
-  return outRows === 1 ? 1 : Math.ceil(outRows * (Math.ceil(rows / ROW_STEP) * ROW_STEP) / rows);
+  return outRows === 1 ? 1 : Math.ceil(outRows * roundedRows(rows) / rows);
 }
 
 function rowsOfValues(values: Float32Array, tensor: Tensor): SoftTokens {

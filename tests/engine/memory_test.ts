@@ -106,3 +106,42 @@ Deno.test("a model with experts that does not fit is refused with needed and ava
   assert(mapped + copied > 0.95 * weights && mapped + copied < 1.05 * weights);
   assertEquals(model.memory().repacked, 0);
 });
+
+Deno.test("towers keep to the memory of the model: what would not fit is refused with the numbers, and text goes on", async () => {
+  const image = new URL("../../examples/media/circles.png", import.meta.url);
+  const large = { data: new Uint8Array(3 * 1000 * 1000), width: 1000, height: 1000 };
+  const sound = { data: new Float32Array(480_000), sampleRate: 16_000 };
+  const taken = (model: Awaited<ReturnType<typeof load>>) => {
+    const { mapped, peak } = model.memory();
+    return mapped + peak;
+  };
+  const least = await assertRejects(
+    () => load("tiny", { device: "cpu", memory: 1, contextLength: 2048 }),
+    MemoryLimit,
+  );
+  {
+    const memory = least.neededBytes;
+    await using model = await load("tiny", { device: "cpu", memory, contextLength: 2048 });
+    for (
+      const call of [() => model.embedImage(large, { imageTokens: 1120 }), () => model.embedAudio(sound)]
+    ) {
+      const { neededBytes, availableBytes } = await assertRejects(call, MemoryLimit, "tower");
+      assertEquals(availableBytes, memory);
+      assert(neededBytes > memory && taken(model) <= memory, `${neededBytes}, ${taken(model)} of ${memory}`);
+    }
+    const reply = await model.chat([{ role: "user", content: "What is 2 + 3?" }], { temperature: 0 });
+    assertEquals(reply.text, "5");
+  }
+  // Room for either tower but not for both: one lets the other's plans go. A short context leaves nearly all to them.
+  await using roomy = await load("tiny", { device: "cpu", contextLength: 256 });
+  const alone = taken(roomy) - roomy.memory().kv;
+  const soft = await roomy.embedAudio(sound);
+  const memory = taken(roomy) - roomy.memory().kv + 4 * 2 ** 20;
+  assert(memory > 1.5 * alone);
+  await using model = await load("tiny", { device: "cpu", memory, contextLength: 256 });
+  for (let round = 0; round < 2; round++) {
+    assertEquals(await model.embedAudio(sound), soft);
+    assertEquals((await model.embedImage(image)).length, 64 * model.config.hiddenSize);
+  }
+  assert(taken(model) <= memory, `${taken(model)} of ${memory}`);
+});
