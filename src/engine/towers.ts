@@ -36,7 +36,7 @@ export interface TowerParts {
   /** bytes that the model may take, and those of them that are files which the device reads in place */
   memory: { limit: number; readInPlace: number };
   /** look for NaN and Inf after each op; for tests */ checkFinite?: boolean;
-  /** layers times rows of one run; default: a few tenths of a second on a slow GPU, all layers on a CPU */ layerRows?:
+  /** layers times rows of one run; default: a few tenths of a second on a slow GPU, one layer on a CPU */ layerRows?:
     number;
 }
 
@@ -46,15 +46,20 @@ export interface TowerResults {
   /** tokens × hidden size */ soft: SoftTokens;
 }
 
-/** A compiled plan with the buffers that it owns. */
+/** A plan with the buffers that it owns. */
 interface Compiled extends Disposable {
   plan: TowerPlan;
-  /** one for each of its plans */ passes: readonly Pass[];
+  /** one for each of its plans; none on a CPU, see `KEEPS_NO_PASSES` */ passes: readonly Pass[];
+  /** of the plan's arena, its inputs and the weights, in its order */ buffers: readonly Buffer[];
   inputs: Buffer;
 }
 
-/** A GPU's watchdog ends long command buffers; runs of a CPU can be cancelled, and each would hold scratch of its own. */
+/** A GPU's watchdog ends long command buffers. */
 const GPU_LAYER_ROWS = 8192;
+/** Running streams get their tokens between two runs, and a layer of a tower may take a CPU half a second. */
+const CPU_LAYER_ROWS = 1;
+/** A pass of a CPU takes less than a millisecond to compile and holds scratch of its own: each is made for its run alone. */
+const KEEPS_NO_PASSES = "cpu";
 /** Rows are compiled for in steps, so that pictures of nearly one size share a plan. */
 const ROW_STEP = 512;
 
@@ -70,6 +75,8 @@ export class Towers implements AsyncDisposable, Disposable {
   readonly #places: TowerWeightPlaces;
   readonly #turns = new Turns();
   readonly #compiled = new Map<TowerPart, Compiled>();
+  /** made for the run under way alone */
+  #passing: Pass | undefined;
   #closed = false;
 
   constructor(parts: TowerParts) {
@@ -119,6 +126,7 @@ export class Towers implements AsyncDisposable, Disposable {
   /** Ends the run under way, refuses later calls and releases plans and buffers at once or right after it. */
   [Symbol.dispose](): void {
     this.#closed = true;
+    this.#passing?.[Symbol.dispose]();
     for (const compiled of this.#compiled.values()) compiled[Symbol.dispose]();
     this.#compiled.clear();
   }
@@ -160,7 +168,8 @@ export class Towers implements AsyncDisposable, Disposable {
   ): Promise<TowerResults> {
     return await this.#turns.take(signal, async () => {
       this.#check();
-      const { plan, passes, inputs } = await this.#plan(part, input);
+      const compiled = await this.#plan(part, input);
+      const { plan, inputs } = compiled;
       for (const [name, tensor] of plan.inputs) {
         await inputs.writeAsync(tensor.offset, input.values.get(name)!);
       }
@@ -183,11 +192,14 @@ export class Towers implements AsyncDisposable, Disposable {
           outputMask,
         });
       const mask = 1 << TOWER_OUTPUT.soft | (withTower ? 1 << TOWER_OUTPUT.tower : 0);
-      for (const [index, pass] of passes.entries()) {
+      const silent = block(0);
+      for (const index of plan.plans.keys()) {
         signal?.throwIfAborted();
-        const isLast = index === passes.length - 1;
+        const isLast = index === plan.plans.length - 1;
         const output = isLast ? new Uint8Array(values.buffer) : new Uint8Array(0);
-        await pass.run(block(isLast ? mask : 0), output, { signal }).catch((error) => {
+        await this.#withPass(part, compiled, index, input.rows, async (pass) => {
+          await pass.run(isLast ? block(mask) : silent, output, { signal });
+        }).catch((error) => {
           this.#check(); // the pass is closed with the model, which is what the caller knows
           throw error;
         });
@@ -197,6 +209,26 @@ export class Towers implements AsyncDisposable, Disposable {
       const soft = rowsOfValues(values.subarray(withTower ? sizes[0] : 0), plan.soft);
       return { tower, soft: input.kept ? keep(soft, input.kept) : soft };
     });
+  }
+
+  /** Works with the pass of one of a part's plans. */
+  async #withPass(
+    part: TowerPart,
+    { plan, passes, buffers }: Compiled,
+    index: number,
+    rows: number,
+    work: (pass: Pass) => Promise<void>,
+  ): Promise<void> {
+    if (passes.length > 0) return await work(passes[index]);
+    await using pass = await this.#parts.device.compile(plan.plans[index], buffers);
+    this.#check();
+    this.#makeRoom(part, rows, 0); // now that the device's own scratch is known
+    this.#passing = pass;
+    try {
+      await work(pass);
+    } finally {
+      this.#passing = undefined;
+    }
   }
 
   /** The plan of a part with room for the input. */
@@ -211,20 +243,23 @@ export class Towers implements AsyncDisposable, Disposable {
     const { device, weightBuffers, exact, checkFinite } = this.#parts;
     const limits = { rows: roundedRows(rows), out_rows: roundedOutRows(rows, outRows) };
     const { config, weights } = this.#parts;
-    const { layerRows = device.kind === "cpu" ? undefined : GPU_LAYER_ROWS } = this.#parts;
+    const { layerRows = device.kind === "cpu" ? CPU_LAYER_ROWS : GPU_LAYER_ROWS } = this.#parts;
     const plan = towerPlan(part, config, weights, this.#places, { limits, exact, checkFinite, layerRows });
     this.#makeRoom(part, rows, plan.bytes.arena + plan.bytes.inputs);
     using scope = new DisposableStack();
     const arena = scope.use(device.createBuffer(plan.bytes.arena));
     const inputs = scope.use(device.createBuffer(plan.bytes.inputs));
+    const buffers = [arena, inputs, ...weightBuffers];
     const passes: Pass[] = [];
-    for (const each of plan.plans) {
-      passes.push(scope.use(await device.compile(each, [arena, inputs, ...weightBuffers])));
-      this.#check(); // it may have been disposed meanwhile
+    if (device.kind !== KEEPS_NO_PASSES) {
+      for (const each of plan.plans) {
+        passes.push(scope.use(await device.compile(each, buffers)));
+        this.#check(); // it may have been disposed meanwhile
+      }
+      this.#makeRoom(part, rows, 0); // now that the device's own scratch is known
     }
-    this.#makeRoom(part, rows, 0); // now that the device's own scratch is known
     const owned = scope.move();
-    const compiled = { plan, passes, inputs, [Symbol.dispose]: () => owned.dispose() };
+    const compiled = { plan, passes, buffers, inputs, [Symbol.dispose]: () => owned.dispose() };
     this.#compiled.set(part, compiled);
     return compiled;
   }
@@ -237,8 +272,11 @@ export class Towers implements AsyncDisposable, Disposable {
       return readInPlace + buffers + repacked + scratch + bytes;
     };
     if (needed() <= limit) return;
-    for (const compiled of this.#compiled.values()) compiled[Symbol.dispose]();
-    this.#compiled.clear();
+    for (const [other, compiled] of this.#compiled) {
+      if (other === part) continue;
+      compiled[Symbol.dispose]();
+      this.#compiled.delete(other);
+    }
     if (needed() <= limit) return;
     throw new MemoryLimit(
       `The model with its ${part} tower for ${rows} ${part === "vision" ? "patches" : "frames"}`,

@@ -1,5 +1,7 @@
 /** Later turns with media: what the cache holds needs no tower, and calls at the same time do not touch each other. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
+import { Device } from "../../ffi/device.ts";
+import { Pass } from "../../ffi/pass.ts";
 import { type ContentPart, Disposed, MarkbaseError, type Message } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
@@ -343,4 +345,46 @@ Deno.test("a model that is disposed while a tower works rejects the call, and a 
   await assertRejects(() => model.chat(ask, GREEDY), Disposed);
   await assertRejects(() => model.chat(ask, GREEDY), Disposed);
   await model[Symbol.asyncDispose]();
+});
+
+Deno.test("a stream gets tokens between the layers of a tower, which holds the scratch of one layer at a time", async () => {
+  await using model = await loadWith(TINY, { ...EXACT, contextLength: 2048 }, { keptPrefixes: 0 });
+  const { compile } = Device.prototype;
+  const { run } = Pass.prototype;
+  const towers = new Set<Pass>();
+  const order: string[] = []; // runs in the order in which they ended
+  const alive: number[] = []; // passes, when one of a tower was made
+  Device.prototype.compile = async function (...given) {
+    const pass = await compile.apply(this, given);
+    towers.add(pass);
+    alive.push(this.memory().livePasses);
+    return pass;
+  };
+  Pass.prototype.run = async function (...given) {
+    const result = await run.apply(this, given);
+    order.push(towers.has(this) ? "tower" : "text");
+    return result;
+  };
+  try {
+    const stop = new AbortController();
+    let begun = () => {};
+    const first = new Promise<void>((resolve) => begun = resolve);
+    const streaming = (async () => {
+      const options = { temperature: 0, ignoreEos: true, maxTokens: 1900, signal: stop.signal };
+      for await (const _ of model.generate([2, 5, 6], options)) begun();
+    })().catch((error) => error);
+    await first;
+    const picture = { data: new Uint8Array(3 * 800 * 800), width: 800, height: 800 };
+    await model.embedImage(picture, { imageTokens: 280 });
+    stop.abort();
+    await streaming;
+    const within = order.slice(order.indexOf("tower"), order.lastIndexOf("tower") + 1);
+    const runs = within.filter((kind) => kind === "tower").length;
+    assert(runs > 2, `${runs} runs`);
+    assert(within.length > runs, `${within}`);
+    assertEquals(new Set(alive).size, 1, `${alive}`);
+  } finally {
+    Device.prototype.compile = compile;
+    Pass.prototype.run = run;
+  }
 });
