@@ -40,7 +40,7 @@ const samples = Float32Array.from({ length: seconds * SAMPLE_RATE }, () => noise
 
 const { patchSize, poolingKernelSize } = vision;
 const cut = () => cutPatches(picture, tokens, { patchSize, poolingKernelSize, merged: false });
-const patches = cut(), frames = logMel(samples);
+const patches = await cut(), frames = logMel(samples);
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(0)} MiB`;
 
 /** Who sees and hears, milliseconds of each time, and the number of soft tokens. */
@@ -66,7 +66,7 @@ function add(
     softTokens: 0,
   });
 }
-add("patches", () => (cut(), 0));
+add("patches", async () => (await cut(), 0));
 add("log-mel", () => (logMel(samples), 0));
 let afterImage = 0;
 add("vision tower", async () => {

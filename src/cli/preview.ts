@@ -37,7 +37,9 @@ export async function preview(picture: Picture): Promise<string> {
 export async function drawing(picture: Picture, protocol: PreviewProtocol): Promise<string> {
   const scale = Math.min(1, MOST_WIDTH / picture.width, MOST_HEIGHT / picture.height);
   const side = (pixels: number) => Math.max(1, Math.round(pixels * scale));
-  const small = scale === 1 ? picture : resizeBicubic(picture, side(picture.width), side(picture.height));
+  const small = scale === 1
+    ? picture
+    : await resizeBicubic(picture, side(picture.width), side(picture.height));
   switch (protocol) {
     case "kitty":
       return kitty((await encodePng(small)).toBase64());

@@ -41,10 +41,15 @@ export function targetSize(
   return { width: across * unit, height: down * unit };
 }
 
-/** Resizes a picture and cuts it into patches. */
-export function cutPatches(picture: Picture, softTokens: number, geometry: PatchGeometry): ImagePatches {
+/** Resizes a picture and cuts it into patches. Rejects as `targetSize` throws, or with the signal's reason. */
+export async function cutPatches(
+  picture: Picture,
+  softTokens: number,
+  geometry: PatchGeometry,
+  signal?: AbortSignal,
+): Promise<ImagePatches> {
   const { width, height } = targetSize(picture.width, picture.height, softTokens, geometry);
-  const { pixels } = resizeBicubic(picture, width, height);
+  const { pixels } = await resizeBicubic(picture, width, height, signal);
   const side = geometry.patchSize * (geometry.merged ? geometry.poolingKernelSize : 1);
   const columns = width / side, rows = height / side;
   const patches = new Uint8Array(pixels.length);

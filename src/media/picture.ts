@@ -1,6 +1,7 @@
 /** From what a caller passes as a picture to upright 8-bit RGB. */
 import { checkFields } from "../arguments.ts";
 import { InvalidArgument, MediaError } from "../errors.ts";
+import { Breath } from "./breath.ts";
 import { type Decoded, decodeWith } from "./codecs.ts";
 import { damagedImage, imageHeader } from "./headers/image.ts";
 import { gifFrames, parseGif } from "./gif.ts";
@@ -19,12 +20,12 @@ export const MAX_IMAGE_BYTES: number = 256 * 2 ** 20;
 
 /** Reads a picture. Transparent parts show white. Rejects with `MediaError`, `InvalidArgument`, `MissingPermission` or the signal's reason. */
 export async function readPicture(input: ImageInput, signal?: AbortSignal): Promise<Picture> {
-  if (!isMediaSource(input)) return rawPicture(input);
-  return await decodePicture(await readSource(input, { limit: MAX_IMAGE_BYTES, signal }));
+  if (!isMediaSource(input)) return await rawPicture(input, signal);
+  return await decodePicture(await readSource(input, { limit: MAX_IMAGE_BYTES, signal }), signal);
 }
 
 /** Decodes the bytes of a picture; of an animation its first frame. */
-export async function decodePicture(bytes: Uint8Array): Promise<Picture> {
+export async function decodePicture(bytes: Uint8Array, signal?: AbortSignal): Promise<Picture> {
   const format = imageFormat(sniff(bytes));
   const header = imageHeader(format, bytes);
   checkPixels(header.width, header.height, header.components === 4 ? MAX_CMYK_PIXELS : MAX_PIXELS);
@@ -35,7 +36,7 @@ export async function decodePicture(bytes: Uint8Array): Promise<Picture> {
       `The ${format.toUpperCase()} picture of ${header.width} × ${header.height} is coded with ${codedPixels} pixels; ${MAX_PIXELS} are allowed. Make it smaller.`,
     );
   }
-  return upright(await decode(format, bytes, header), header.orientation);
+  return await upright(await decode(format, bytes, header), header.orientation, signal);
 }
 
 async function decode(
@@ -80,22 +81,19 @@ export function imageFormat(format: MediaFormat | undefined): ImageFormat {
 }
 
 /** RGB as it should be looked at: turned as `orientation` (1–8, as in Exif) says, over white. */
-export function upright({ data, width, height }: Decoded, orientation: number): Picture {
+export async function upright(
+  { data, width, height }: Decoded,
+  orientation: number,
+  signal?: AbortSignal,
+): Promise<Picture> {
   const pixels = new Uint8Array(width * height * 3);
-  if (orientation === 1) {
-    for (let from = 0, at = 0; from < data.length; from += 4, at += 3) {
-      const alpha = data[from + 3];
-      for (let c = 0; c < 3; c++) {
-        pixels[at + c] = alpha === 255 ? data[from + c] : overWhite(data[from + c], alpha);
-      }
-    }
-    return { pixels, width, height };
-  }
+  const breath = new Breath(signal);
   const turned = orientation >= 5;
   const outWidth = turned ? height : width, outHeight = turned ? width : height;
   const mirrorX = [2, 3, 7, 8].includes(orientation), mirrorY = [3, 4, 6, 7].includes(orientation);
   let at = 0;
   for (let y = 0; y < outHeight; y++) {
+    await breath.take();
     for (let x = 0; x < outWidth; x++) {
       // (column, row) of the stored picture, before mirroring
       const column = turned ? y : x, row = turned ? x : y;
@@ -114,7 +112,7 @@ function overWhite(value: number, alpha: number): number {
   return Math.round((value * alpha + 255 * (255 - alpha)) / 255);
 }
 
-function rawPicture(input: RawPixels): Picture {
+async function rawPicture(input: RawPixels, signal: AbortSignal | undefined): Promise<Picture> {
   const { data, width, height } = Object(input) as RawPixels;
   const floats = data instanceof Float32Array || data instanceof Float64Array ||
     data instanceof Float16Array;
@@ -138,14 +136,16 @@ function rawPicture(input: RawPixels): Picture {
         }.`,
     );
   }
-  const values = floats ? bytesOf(data) : data;
+  const values = floats ? bytesOf(data) : data.slice(); // the caller may change its pixels meanwhile
   const rgba = new Uint8Array(width * height * 4);
+  const breath = new Breath(signal);
   for (let i = 0, at = 0; i < width * height; i++) {
+    if (i % width === 0) await breath.take();
     const from = i * channels;
     for (let c = 0; c < 3; c++) rgba[at++] = values[channels > 2 ? from + c : from];
     rgba[at++] = channels === 2 || channels === 4 ? values[from + channels - 1] : 255;
   }
-  return upright({ data: rgba, width, height }, 1);
+  return await upright({ data: rgba, width, height }, 1, signal);
 }
 
 /** Floats of 0–1 or 0–255 as bytes. */

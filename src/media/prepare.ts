@@ -54,7 +54,12 @@ export async function prepareImage(
   options: PrepareOptions,
 ): Promise<PreparedMedia> {
   const picture = await readPicture(input, options.signal);
-  const { patches, tokens, key } = await cut(picture, options.imageTokens ?? vision.imageTokens, vision);
+  const { patches, tokens, key } = await cut(
+    picture,
+    options.imageTokens ?? vision.imageTokens,
+    vision,
+    options.signal,
+  );
   return { kind: "image", spans: [{ kind: "image", input: patches, tokens, key }], warnings: [] };
 }
 
@@ -106,7 +111,7 @@ export async function prepareVideo(
   const video = await readVideo(input, { frames: vision.frames, sound: audio !== null, signal });
   for await (const { picture, time } of video.frames) {
     signal?.throwIfAborted();
-    const { patches, tokens, key } = await cut(picture, vision.frameTokens, vision);
+    const { patches, tokens, key } = await cut(picture, vision.frameTokens, vision, signal);
     spans.push({ kind: "video", input: patches, tokens, key, time });
   }
   if (spans.length === 0) {
@@ -131,8 +136,9 @@ async function cut(
   picture: Picture,
   tokens: number,
   vision: Vision,
+  signal: AbortSignal | undefined,
 ): Promise<{ patches: ImagePatches; tokens: number; key: string }> {
-  const patches = cutPatches(picture, tokens, vision);
+  const patches = await cutPatches(picture, tokens, vision, signal);
   const { columns, rows } = patches;
   const pooled = vision.merged ? 1 : vision.poolingKernelSize ** 2;
   const key = await keyOf("image", patches.pixels, [columns, rows]);

@@ -3,6 +3,8 @@
  * fixed-point weights of as many fraction bits as the largest weight allows, rows first, both passes rounded to 8 bits.
  */
 
+import { Breath } from "./breath.ts";
+
 /** 8-bit RGB, row-major: height × width × 3. */
 export interface Picture {
   /** height × width × 3, red first. */
@@ -22,20 +24,33 @@ interface AxisWeights {
   /** fraction bits of the weights */ bits: number;
 }
 
-/** The picture at another size, both sides at least 1. */
-export function resizeBicubic(picture: Picture, width: number, height: number): Picture {
+/** The picture at another size, both sides at least 1; others get their turns meanwhile. Rejects with the signal's reason. */
+export async function resizeBicubic(
+  picture: Picture,
+  width: number,
+  height: number,
+  signal?: AbortSignal,
+): Promise<Picture> {
+  const breath = new Breath(signal);
   const wide = width === picture.width
     ? picture
-    : resizeRows(picture, axisWeights(picture.width, width), width);
-  return height === wide.height ? wide : resizeColumns(wide, axisWeights(picture.height, height), height);
+    : await resizeRows(picture, axisWeights(picture.width, width), width, breath);
+  if (height === wide.height) return wide;
+  return await resizeColumns(wide, axisWeights(picture.height, height), height, breath);
 }
 
-function resizeRows({ pixels, width, height }: Picture, axis: AxisWeights, outWidth: number): Picture {
+async function resizeRows(
+  { pixels, width, height }: Picture,
+  axis: AxisWeights,
+  outWidth: number,
+  breath: Breath,
+): Promise<Picture> {
   const { first, count, weights, taps, bits } = axis;
   const out = new Uint8Array(outWidth * height * 3);
   const half = 1 << (bits - 1);
   let at = 0;
   for (let y = 0; y < height; y++) {
+    await breath.take();
     for (let x = 0; x < outWidth; x++) {
       let red = half, green = half, blue = half;
       let from = (y * width + first[x]) * 3;
@@ -53,12 +68,18 @@ function resizeRows({ pixels, width, height }: Picture, axis: AxisWeights, outWi
   return { pixels: out, width: outWidth, height };
 }
 
-function resizeColumns({ pixels, width }: Picture, axis: AxisWeights, outHeight: number): Picture {
+async function resizeColumns(
+  { pixels, width }: Picture,
+  axis: AxisWeights,
+  outHeight: number,
+  breath: Breath,
+): Promise<Picture> {
   const { first, count, weights, taps, bits } = axis;
   const stride = width * 3;
   const out = new Uint8Array(stride * outHeight);
   const sums = new Int32Array(stride);
   for (let y = 0; y < outHeight; y++) {
+    await breath.take();
     sums.fill(1 << (bits - 1));
     for (let j = 0; j < count[y]; j++) {
       const weight = weights[y * taps + j];

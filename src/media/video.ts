@@ -64,7 +64,7 @@ async function* animation(
   let index = 0;
   for await (const { canvas, time } of all) {
     await breath.take();
-    if (wanted.has(index++)) yield { picture: upright(canvas, orientation), time };
+    if (wanted.has(index++)) yield { picture: await upright(canvas, orientation, signal), time };
   }
 }
 

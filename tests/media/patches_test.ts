@@ -41,7 +41,7 @@ for (const row of ROWS) {
         merged: row === "12b",
       };
       for (const [file, columns, rows, sha] of goldenPictures(folder!)) {
-        const patches = cutPatches(
+        const patches = await cutPatches(
           await readPicture(`${folder}/${file}`),
           processor.max_soft_tokens,
           geometry,
@@ -62,7 +62,7 @@ Deno.test({
     for (const [name, file] of [["image_scene", "scene.png"], ["image_wide", "wide.png"]]) {
       const tensors = await readTensors(`${golden}/${name}.safetensors`);
       const geometry = { patchSize: 16, poolingKernelSize: 3, merged: false };
-      const patches = cutPatches(await readPicture(`${golden}/${file}`), 70, geometry);
+      const patches = await cutPatches(await readPicture(`${golden}/${file}`), 70, geometry);
       assertEquals([...patches.pixels], [...tensors.get("pixels_u8_0")!.data]);
       assertEquals([...patches.positions], [...tensors.get("positions_0")!.data]);
     }
@@ -106,14 +106,14 @@ Deno.test("a line of 1 × 10000 pixels becomes one column of soft tokens, within
   assertEquals(targetSize(1, 90, 70, E2B), { width: 48, height: 70 * 48 });
 });
 
-Deno.test("patches are row-major over the grid, rows of pixels inside, and merged ones cover the pooled square", () => {
+Deno.test("patches are row-major over the grid, rows of pixels inside, and merged ones cover the pooled square", async () => {
   // 96 × 96 at 4 soft tokens stays as it is: every pixel says where it was.
   const pixels = new Uint8Array(96 * 96 * 3);
   for (let y = 0; y < 96; y++) for (let x = 0; x < 96; x++) pixels.set([x, y, 7], (y * 96 + x) * 3);
   const picture = { pixels, width: 96, height: 96 };
   for (const merged of [false, true]) {
     const side = merged ? 48 : 16;
-    const patches = cutPatches(picture, 4, { ...E2B, merged });
+    const patches = await cutPatches(picture, 4, { ...E2B, merged });
     assertEquals([patches.columns, patches.rows], [96 / side, 96 / side]);
     for (let i = 0; i < patches.columns * patches.rows; i++) {
       const [px, py] = patches.positions.subarray(2 * i, 2 * i + 2);
@@ -126,16 +126,16 @@ Deno.test("patches are row-major over the grid, rows of pixels inside, and merge
   }
 });
 
-Deno.test("a resize keeps flat colour, and one to the same size changes nothing", () => {
+Deno.test("a resize keeps flat colour, and one to the same size changes nothing", async () => {
   const smooth = expectedPicture("smooth.png");
-  assertEquals(pixelDistance(resizeBicubic(smooth, smooth.width, smooth.height), smooth), 0);
+  assertEquals(pixelDistance(await resizeBicubic(smooth, smooth.width, smooth.height), smooth), 0);
   for (const [width, height] of [[7, 3], [200, 1], [33, 77]]) {
     const flat = { pixels: new Uint8Array(50 * 20 * 3).fill(201), width: 50, height: 20 };
-    assert(resizeBicubic(flat, width, height).pixels.every((value) => value === 201));
+    assert((await resizeBicubic(flat, width, height)).pixels.every((value) => value === 201));
   }
 });
 
-Deno.test("a resize is within two steps of bicubic interpolation in 64-bit floats", () => {
+Deno.test("a resize is within two steps of bicubic interpolation in 64-bit floats", async () => {
   const source = expectedPicture("smooth.png");
   const cubic = (x: number) => {
     x = Math.abs(x);
@@ -148,7 +148,7 @@ Deno.test("a resize is within two steps of bicubic interpolation in 64-bit float
     return all.map((w) => w / sum);
   };
   for (const [width, height] of [[24, 20], [96, 60], [13, 77]]) {
-    const result = resizeBicubic(source, width, height);
+    const result = await resizeBicubic(source, width, height);
     let far = 0;
     for (let y = 0; y < height; y++) {
       const down = weights(source.height, height, y);
@@ -167,5 +167,27 @@ Deno.test("a resize is within two steps of bicubic interpolation in 64-bit float
       }
     }
     assert(far <= width * height / 1000, `${far} pixels are more than one step away`);
+  }
+});
+
+Deno.test("timers have their turns while a large picture is read and resized, and an abort ends it", async () => {
+  const data = new Uint8Array(4000 * 3000 * 3); // what a telephone takes
+  const input = { data, width: 4000, height: 3000 };
+  let turns = 0;
+  const timer = setInterval(() => turns++, 1);
+  try {
+    const picture = await readPicture(input);
+    await cutPatches(picture, 280, { ...E2B, merged: false });
+    assert(turns >= 5, `${turns} turns`);
+    const controller = new AbortController();
+    const reason = new Error("enough");
+    setTimeout(() => controller.abort(reason), 1);
+    const { signal } = controller;
+    assertEquals(await cutPatches(picture, 280, E2B, signal).catch((error) => error), reason);
+    const again = new AbortController();
+    setTimeout(() => again.abort(reason), 1);
+    assertEquals(await readPicture(input, again.signal).catch((error) => error), reason);
+  } finally {
+    clearInterval(timer);
   }
 });

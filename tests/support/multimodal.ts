@@ -60,7 +60,7 @@ export async function picturePatches(
   const { patchSize, poolingKernelSize, kind } = model.config.vision!;
   const resized = source.facts.images.find((image) => image.file === file)?.resized_file;
   const picture = await decodePicture(await Deno.readFile(`${source.folder}/${resized ?? file}`));
-  return cutPatches(picture, 70, { patchSize, poolingKernelSize, merged: kind === "patches" });
+  return await cutPatches(picture, 70, { patchSize, poolingKernelSize, merged: kind === "patches" });
 }
 
 /** A sound of a fixture as the reference's features or frames. */
