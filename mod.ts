@@ -23,6 +23,7 @@ export type {
 } from "./src/tokenizer/tokenizer.ts";
 export type { TokenStream } from "./src/tokenizer/stream.ts";
 export type { AddedToken, Merge, Replacement, Vocabulary } from "./src/tokenizer/vocabulary.ts";
+export type { TextList } from "./src/tokenizer/texts.ts";
 export type { OpenAIToolCall } from "./src/chat/messages.ts";
 export type {
   DrafterConfig,

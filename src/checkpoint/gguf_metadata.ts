@@ -1,4 +1,5 @@
 /** The metadata of a GGUF file: typed entries by key. Short lists are values; long ones are places in the file. */
+import { type Texts, TextsBuilder } from "../tokenizer/texts.ts";
 import { CheckpointError } from "../errors.ts";
 import { type ByteSource, Cursor } from "./byte_source.ts";
 import { decodeUtf8 } from "./json.ts";
@@ -219,12 +220,13 @@ export class GgufMetadata {
  * The texts of the list under `key`, in order, read from the file that the metadata came from. Throws `CheckpointError`
  * for another type and for texts that are not valid UTF-8.
  */
-export function readStrings(source: ByteSource, metadata: GgufMetadata, key: string): string[] {
+export function readTexts(source: ByteSource, metadata: GgufMetadata, key: string): Texts {
   const list = metadata.get(key);
   if (!isList(list) || list.type !== "string") throw metadata.wrong(key, "a list of texts");
   const what = `Metadata "${key}" of ${metadata.file}`;
   const cursor = cursorOf(source, list, what);
-  const texts: string[] = [];
+  // A text has no more UTF-16 units than bytes, and 8 more bytes say how many.
+  const texts = new TextsBuilder(list.count, list.length - 8 * list.count);
   // Many texts are decoded at once and cut apart: half a million small calls take seconds.
   const chunk = new Uint8Array(CHUNK_BYTES);
   let used = 0;
@@ -232,21 +234,23 @@ export function readStrings(source: ByteSource, metadata: GgufMetadata, key: str
   const flush = () => {
     const text = decodeUtf8(chunk.subarray(0, used), "invalid_gguf", what);
     let at = 0;
-    for (const count of units) texts.push(text.slice(at, at += count));
+    for (const count of units) texts.add(text, at, at += count);
     used = 0;
     units = [];
   };
   for (let i = 0; i < list.count; i++) {
     const length = cursor.u64();
     if (length > chunk.length - used) flush();
-    if (length > chunk.length) texts.push(decodeUtf8(cursor.bytes(length), "invalid_gguf", what));
-    else {
+    if (length > chunk.length) {
+      const text = decodeUtf8(cursor.bytes(length), "invalid_gguf", what);
+      texts.add(text, 0, text.length);
+    } else {
       cursor.copyTo(chunk, used, length);
       units.push(unitsOf(chunk, used, used += length, what));
     }
   }
   flush();
-  return texts;
+  return texts.finish();
 }
 
 const CHUNK_BYTES = 1 << 20;
@@ -265,7 +269,7 @@ function notUtf8(what: string): CheckpointError {
   return new CheckpointError("invalid_gguf", `${what} is not valid UTF-8. Download the file again.`);
 }
 
-/** The numbers of the list under `key`, as `readStrings`. */
+/** The numbers of the list under `key`, as `readTexts`. */
 export function readNumbers(source: ByteSource, metadata: GgufMetadata, key: string): ArrayLike<number> {
   const list = metadata.get(key);
   if (Array.isArray(list) && list.every((value) => typeof value === "number")) return list;

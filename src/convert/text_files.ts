@@ -5,10 +5,10 @@ import type { Checkpoint } from "../checkpoint/open.ts";
 import { CheckpointError, TokenizerError } from "../errors.ts";
 import { SIDE_FILES } from "../hub/select.ts";
 import { templateFromGguf, vocabularyFromGguf } from "../tokenizer/gguf.ts";
-import { mergesOf } from "../tokenizer/merges.ts";
+import { eachMerge } from "../tokenizer/merges.ts";
 import { TokenIndex } from "../tokenizer/token_index.ts";
 import { Tokenizer } from "../tokenizer/tokenizer.ts";
-import type { Replacement, Vocabulary } from "../tokenizer/vocabulary.ts";
+import type { Merge, Replacement, Vocabulary } from "../tokenizer/vocabulary.ts";
 
 /** Files by name, and what could not be kept. */
 export interface TextFiles {
@@ -49,7 +49,7 @@ async function fromGguf({ metadata, files: [{ path }] }: Checkpoint): Promise<Te
   if (vocabulary === null) {
     return { files, notes: ["The original has no vocabulary, so this has no tokenizer.json."] };
   }
-  const text = (id: number | undefined) => id === undefined ? undefined : vocabulary.tokens[id];
+  const text = (id: number | undefined) => id === undefined ? undefined : vocabulary.tokens.at(id);
   files.set(
     "tokenizer_config.json",
     json({ bos_token: text(vocabulary.bos), eos_token: text(vocabulary.eos) }),
@@ -68,7 +68,8 @@ export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
   const { tokens, scores, unknown, bos, byteFallback, fuseUnknown, added, normalize, denormalize } =
     vocabulary;
   const vocab = new Map<string, number>();
-  tokens.forEach((token, id) => {
+  let id = 0;
+  for (const token of tokens) {
     if (token === "" || vocab.has(token)) {
       throw new TokenizerError(
         "tokenizer_unsupported",
@@ -77,13 +78,14 @@ export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
         }, which tokenizer.json cannot hold.`,
       );
     }
-    vocab.set(token, id);
-  });
-  const merges = scores === undefined
-    ? vocabulary.merges
-    : [...mergesOf(vocabulary, new TokenIndex(tokens))].map((
-      { left, right },
-    ) => [tokens[left], tokens[right]]);
+    vocab.set(token, id++);
+  }
+  const merges: Merge[] = scores === undefined ? [...vocabulary.merges] : [];
+  if (scores !== undefined) {
+    eachMerge(vocabulary, new TokenIndex(tokens), (left, right) => {
+      merges.push([tokens.at(left)!, tokens.at(right)!]);
+    });
+  }
   const replace = ({ from, to }: Replacement) => ({
     type: "Replace",
     pattern: { String: from },
@@ -104,7 +106,7 @@ export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
     })),
     normalizer: { type: "Sequence", normalizers: normalize.map(replace) },
     pre_tokenizer: null,
-    post_processor: bos === undefined ? null : beginningWith(tokens[bos], bos),
+    post_processor: bos === undefined ? null : beginningWith(tokens.at(bos)!, bos),
     decoder: {
       type: "Sequence",
       decoders: [...denormalize.map(replace), ...(byteFallback ? [{ type: "ByteFallback" }] : []), {
@@ -114,7 +116,7 @@ export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
     model: {
       type: "BPE",
       dropout: null,
-      unk_token: unknown === undefined ? null : tokens[unknown],
+      unk_token: unknown === undefined ? null : tokens.at(unknown),
       continuing_subword_prefix: null,
       end_of_word_suffix: null,
       fuse_unk: fuseUnknown,

@@ -1,28 +1,23 @@
 /** Finds added tokens in text: leftmost first, the longest where several start at one place. */
+import { PairTable } from "./pairs.ts";
 
-interface Node {
-  id: number; // token that ends here, or -1
-  next: Map<number, Node> | undefined; // by UTF-16 unit
-}
-
-/** A trie over the exact texts of some added tokens. */
+/** A trie over the exact texts of some added tokens, whose nodes are numbers: real vocabularies have 20,000. */
 export class AddedMatcher {
-  readonly #root: Node = { id: -1, next: undefined };
+  readonly #edges = new PairTable(16); // (node, UTF-16 unit) → id of the token that ends there or -1, node; 0 is the root
   readonly #starts = new Uint8Array(0x10000); // 1 for units that begin a token: most text stops here
 
   /** `tokens`: pairs of text (not empty) and id. */
   constructor(tokens: Iterable<readonly [text: string, id: number]>) {
+    let nodes = 1;
     for (const [text, id] of tokens) {
       this.#starts[text.charCodeAt(0)] = 1;
-      let node = this.#root;
-      for (let i = 0; i < text.length; i++) {
-        const unit = text.charCodeAt(i);
-        node.next ??= new Map();
-        let child = node.next.get(unit);
-        if (child === undefined) node.next.set(unit, child = { id: -1, next: undefined });
+      for (let i = 0, node = 0; i < text.length; i++) {
+        const unit = text.charCodeAt(i), edge = this.#edges.find(node, unit);
+        const child = edge < 0 ? nodes++ : this.#edges.result(edge);
+        const ends = i + 1 === text.length;
+        if (edge < 0 || ends) this.#edges.set(node, unit, ends ? id : -1, child);
         node = child;
       }
-      node.id = id;
     }
   }
 
@@ -34,12 +29,12 @@ export class AddedMatcher {
         at++;
         continue;
       }
-      let node: Node | undefined = this.#root;
       let id = -1, end = at;
-      for (let i = at; i < text.length; i++) {
-        node = node.next?.get(text.charCodeAt(i));
-        if (node === undefined) break;
-        if (node.id >= 0) id = node.id, end = i + 1;
+      for (let i = at, node = 0; i < text.length; i++) {
+        const edge = this.#edges.find(node, text.charCodeAt(i));
+        if (edge < 0) break;
+        node = this.#edges.result(edge);
+        if (this.#edges.rank(edge) >= 0) id = this.#edges.rank(edge), end = i + 1;
       }
       if (id < 0) {
         at++;

@@ -7,7 +7,7 @@
  * pieces short. What remains long, such as a megabyte of one letter, goes through a heap: n log n.
  */
 import { TokenizerError } from "../errors.ts";
-import { mergesOf } from "./merges.ts";
+import { eachMerge, expectedMerges } from "./merges.ts";
 import { PairTable } from "./pairs.ts";
 import type { TokenIndex } from "./token_index.ts";
 import { byteOfToken, type Vocabulary } from "./vocabulary.ts";
@@ -43,37 +43,39 @@ export class Bpe {
 
   /** Throws TokenizerError for a merge that is malformed or names unknown tokens. */
   constructor(vocabulary: Vocabulary, index: TokenIndex) {
-    const { tokens, merges } = vocabulary;
+    const { texts } = index;
     const control = new Set(vocabulary.added.filter((token) => token.control).map((token) => token.id));
     this.#unknown = vocabulary.unknown ?? -1;
     this.#fuseUnknown = vocabulary.fuseUnknown;
     this.#basic = new Int32Array(0x10000).fill(-1);
-    this.#spelled = new Uint8Array(tokens.length);
+    this.#spelled = new Uint8Array(texts.length);
     if (this.#unknown >= 0) this.#spelled[this.#unknown] = 1;
     const bytes = new Int32Array(256).fill(-1);
-    tokens.forEach((text, id) => {
-      if (text.length > 6 || control.has(id) || index.find(text) !== id) return;
+    for (let id = 0; id < texts.length; id++) {
+      const length = texts.starts[id + 1] - texts.starts[id];
+      if (length > 2 && length !== 6 || control.has(id) || !index.isFirst(id)) continue;
+      const text = texts.at(id)!;
       if (text.length === 1) this.#basic[text.charCodeAt(0)] = id;
       else if (text.length === 2 && text.codePointAt(0)! > 0xffff) this.#astral.set(text.codePointAt(0)!, id);
       else if (vocabulary.byteFallback && text.length === 6 && text.startsWith("<0x")) {
         const byte = byteOfToken(text);
-        if (byte === undefined || text !== byteTokenText(byte)) return;
+        if (byte === undefined || text !== byteTokenText(byte)) continue;
         bytes[byte] = id;
         this.#spelled[id] = 1;
       }
-    });
+    }
     this.#bytes = vocabulary.byteFallback ? bytes : undefined;
 
-    this.#merges = new PairTable(merges.length);
+    this.#merges = new PairTable(expectedMerges(vocabulary));
     this.#junctions = new PairTable(1 << 10);
     let spelledMerge = false;
-    for (const { left, right, result, rank } of mergesOf(vocabulary, index)) {
+    eachMerge(vocabulary, index, (left, right, result, rank) => {
       this.#merges.set(left, right, rank, result);
       if (this.#spelled[left] || this.#spelled[right]) spelledMerge = true;
-      const last = this.#characterId(lastCodePoint(tokens[left]));
-      const first = this.#characterId(tokens[right].codePointAt(0)!);
+      const last = this.#characterId(texts.lastCodePoint(left));
+      const first = this.#characterId(texts.firstCodePoint(right));
       if (last >= 0 && first >= 0) this.#junctions.set(last, first, 0, 0);
-    }
+    });
     this.#spelledMerge = spelledMerge;
   }
 
@@ -109,6 +111,7 @@ export class Bpe {
   }
 
   #characterId(codePoint: number): number {
+    if (codePoint < 0) return -1;
     return codePoint < 0x10000 ? this.#basic[codePoint] : this.#astral.get(codePoint) ?? -1;
   }
 
@@ -259,9 +262,4 @@ function grown(array: Int32Array<ArrayBuffer>): Int32Array<ArrayBuffer> {
   const larger = new Int32Array(2 * array.length);
   larger.set(array);
   return larger;
-}
-
-function lastCodePoint(text: string): number {
-  const pair = text.length > 1 ? text.codePointAt(text.length - 2)! : 0;
-  return pair > 0xffff ? pair : text.charCodeAt(text.length - 1);
 }

@@ -5,8 +5,9 @@
 import { type ByteSource, fileSource } from "../checkpoint/byte_source.ts";
 import { openFile } from "../checkpoint/files.ts";
 import { parseGguf } from "../checkpoint/gguf.ts";
-import { type GgufMetadata, readNumbers, readStrings } from "../checkpoint/gguf_metadata.ts";
+import { type GgufMetadata, readNumbers, readTexts } from "../checkpoint/gguf_metadata.ts";
 import { TokenizerError } from "../errors.ts";
+import type { Texts } from "./texts.ts";
 import type { AddedToken, Vocabulary } from "./vocabulary.ts";
 
 /** Types of tokens, by number. */
@@ -51,7 +52,7 @@ export function vocabularyFromGguf(metadata: GgufMetadata, source: ByteSource): 
   if (metadata.boolean(key("add_space_prefix"), scored)) {
     throw unsupported(metadata, key("add_space_prefix"), "true");
   }
-  const tokens = readStrings(source, metadata, key("tokens"));
+  const tokens = readTexts(source, metadata, key("tokens"));
   if (tokens.length === 0 || tokens.length > MAX_TOKENS) {
     throw malformed(metadata, key("tokens"), `holds ${tokens.length} tokens`);
   }
@@ -61,7 +62,11 @@ export function vocabularyFromGguf(metadata: GgufMetadata, source: ByteSource): 
   if (scores !== undefined) checkScores(metadata, key("scores"), scores, tokens.length);
   // Writers spell the spaces of user-defined pieces as spaces.
   if (scored) {
-    tokens.forEach((text, id) => types[id] === USER_DEFINED && (tokens[id] = text.replaceAll(" ", SPACE)));
+    for (let id = 0; id < tokens.length; id++) {
+      if (types[id] !== USER_DEFINED) continue;
+      const units = tokens.units.subarray(tokens.starts[id], tokens.starts[id + 1]);
+      units.forEach((unit, i) => unit === 0x20 && (units[i] = SPACE.charCodeAt(0)));
+    }
   }
   const token = (name: string): number | undefined => {
     const full = key(`${name}_token_id`);
@@ -73,7 +78,7 @@ export function vocabularyFromGguf(metadata: GgufMetadata, source: ByteSource): 
   const eos = token("eos");
   return {
     tokens,
-    merges: scored ? [] : readStrings(source, metadata, key("merges")),
+    merges: scored ? [] : readTexts(source, metadata, key("merges")),
     scores,
     pieces: (id) => types[id] === NORMAL,
     added: addedTokens(metadata, tokens, types),
@@ -104,14 +109,15 @@ export function templateFromGguf(metadata: GgufMetadata): string | undefined {
 /** Control tokens, matched in the text as given, and user-defined ones, matched with its spaces spelled. */
 function addedTokens(
   metadata: GgufMetadata,
-  tokens: readonly string[],
+  tokens: Texts,
   types: ArrayLike<number>,
 ): AddedToken[] {
   const added: AddedToken[] = [];
   let units = 0;
-  tokens.forEach((text, id) => {
-    const control = types[id] === CONTROL || types[id] === USER_DEFINED && STRUCTURE.has(text);
-    if (!control && types[id] !== USER_DEFINED) return;
+  for (let id = 0; id < tokens.length; id++) {
+    if (types[id] !== CONTROL && types[id] !== USER_DEFINED) continue;
+    const text = tokens.at(id)!;
+    const control = types[id] === CONTROL || STRUCTURE.has(text);
     added.push({ id, text, control, normalized: !control });
     units += text.length;
     if (units > MAX_ADDED_UNITS) {
@@ -121,7 +127,7 @@ function addedTokens(
         `makes texts of ${units} characters control tokens`,
       );
     }
-  });
+  }
   return added;
 }
 
@@ -129,7 +135,7 @@ function checkTypes(
   metadata: GgufMetadata,
   key: string,
   types: ArrayLike<number>,
-  tokens: readonly string[],
+  tokens: Texts,
 ): void {
   if (types.length !== tokens.length) {
     throw malformed(metadata, key, `holds ${types.length} types for ${tokens.length} tokens`);
@@ -137,7 +143,9 @@ function checkTypes(
   const known = [NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE];
   for (let id = 0; id < types.length; id++) {
     if (!known.includes(types[id])) throw malformed(metadata, key, `gives token ${id} the type ${types[id]}`);
-    if (tokens[id] === "" && (types[id] === CONTROL || types[id] === USER_DEFINED)) {
+    if (
+      tokens.starts[id] === tokens.starts[id + 1] && (types[id] === CONTROL || types[id] === USER_DEFINED)
+    ) {
       throw malformed(metadata, key, `gives the empty token ${id} the type ${types[id]}`);
     }
   }

@@ -4,28 +4,27 @@ import type { TokenIndex } from "./token_index.ts";
 import type { Merge, Vocabulary } from "./vocabulary.ts";
 
 /** Two adjacent ids become one; the lowest rank goes first. */
-export interface RankedMerge {
-  left: number;
-  right: number;
-  result: number;
-  rank: number;
-}
+export type OnMerge = (left: number, right: number, result: number, rank: number) => void;
 
-/** All merges that can happen; none adds up to or uses a control token. Throws TokenizerError for a malformed one. */
-export function* mergesOf(vocabulary: Vocabulary, index: TokenIndex): Generator<RankedMerge> {
+/** Calls `each` for all merges that can happen; none adds up to or uses a control token. Throws TokenizerError for a malformed one. */
+export function eachMerge(vocabulary: Vocabulary, index: TokenIndex, each: OnMerge): void {
   const control = new Set(vocabulary.added.filter((token) => token.control).map((token) => token.id));
-  const merges = vocabulary.scores === undefined
-    ? listedMerges(vocabulary.merges, index)
-    : scoredMerges(vocabulary.scores, vocabulary.pieces ?? (() => true), index);
-  for (const merge of merges) {
-    if (control.has(merge.left) || control.has(merge.right) || control.has(merge.result)) continue;
-    yield merge;
-  }
+  const allowed: OnMerge = (left, right, result, rank) => {
+    if (!control.has(left) && !control.has(right) && !control.has(result)) each(left, right, result, rank);
+  };
+  if (vocabulary.scores === undefined) listedMerges(vocabulary.merges, index, allowed);
+  else scoredMerges(vocabulary.scores, vocabulary.pieces ?? (() => true), index, allowed);
 }
 
-function* listedMerges(merges: readonly Merge[], index: TokenIndex): Generator<RankedMerge> {
-  for (let rank = 0; rank < merges.length; rank++) {
-    const [leftText, rightText] = partsOf(merges[rank], rank);
+/** About how many merges there will be. */
+export function expectedMerges({ merges, scores }: Vocabulary): number {
+  return scores === undefined ? merges.length : 2 * scores.length; // Gemma 3: 1.96 a piece
+}
+
+function listedMerges(merges: Iterable<Merge>, index: TokenIndex, each: OnMerge): void {
+  let rank = 0;
+  for (const merge of merges) {
+    const [leftText, rightText] = partsOf(merge, rank);
     const left = index.find(leftText), right = index.find(rightText);
     const result = left < 0 || right < 0 ? -1 : index.findJoined(left, right);
     if (result < 0) {
@@ -36,7 +35,7 @@ function* listedMerges(merges: readonly Merge[], index: TokenIndex): Generator<R
           `The tokenizer file is damaged; fetch it again.`,
       );
     }
-    yield { left, right, result, rank };
+    each(left, right, result, rank++);
   }
 }
 
@@ -44,28 +43,32 @@ function* listedMerges(merges: readonly Merge[], index: TokenIndex): Generator<R
  * Every way in which two tokens spell a piece. The piece with the highest score goes first, whatever it is spelled from:
  * pieces of one score have one rank, so that the leftmost of them goes first.
  */
-function* scoredMerges(
+function scoredMerges(
   scores: ArrayLike<number>,
   isPiece: (id: number) => boolean,
   index: TokenIndex,
-): Generator<RankedMerge> {
-  const pieces = Array.from({ length: scores.length }, (_, id) => id).filter(isPiece);
-  pieces.sort((a, b) => scores[b] - scores[a] || a - b);
-  let rank = -1, score = NaN, room = MERGES_BESIDE + MERGES_PER_PIECE * pieces.length;
-  for (const result of pieces) {
-    if (scores[result] !== score) rank++;
-    score = scores[result];
-    const cuts = index.cuts(result);
-    if ((room -= cuts.length) < 0) {
+  each: OnMerge,
+): void {
+  const pieces = Int32Array.from({ length: scores.length }, (_, id) => id).filter((id) => isPiece(id));
+  // Files list them so already; sorting would only take memory.
+  const ordered = pieces.every((id, i) => i === 0 || scores[pieces[i - 1]] >= scores[id]);
+  if (!ordered) pieces.sort((a, b) => scores[b] - scores[a] || a - b);
+  const most = MERGES_BESIDE + MERGES_PER_PIECE * pieces.length;
+  let rank = -1, score = NaN, count = 0, result = 0;
+  const onCut = (left: number, right: number) => {
+    if (++count > most) {
       throw new TokenizerError(
         "tokenizer_too_large",
-        `The ${pieces.length} pieces of the vocabulary spell each other in more than ` +
-          `${
-            MERGES_BESIDE + MERGES_PER_PIECE * pieces.length
-          } ways. The tokenizer file is damaged; fetch it again.`,
+        `The ${pieces.length} pieces of the vocabulary spell each other in more than ${most} ways. ` +
+          `The tokenizer file is damaged; fetch it again.`,
       );
     }
-    for (const [left, right] of cuts) yield { left, right, result, rank };
+    each(left, right, result, rank);
+  };
+  for (result of pieces) {
+    if (scores[result] !== score) rank++;
+    score = scores[result];
+    index.cuts(result, onCut);
   }
 }
 

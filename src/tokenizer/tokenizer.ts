@@ -12,6 +12,7 @@ import { TokenIndex } from "./token_index.ts";
 import { byteOfToken, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
 
 export { TokenStream } from "./stream.ts";
+export type { TextList } from "./texts.ts";
 export type { AddedToken, Merge, Replacement, Vocabulary } from "./vocabulary.ts";
 
 /** How to encode. */
@@ -38,6 +39,9 @@ export interface LoadTokenizerOptions {
   signal?: AbortSignal;
 }
 
+/** Ids whose pieces are kept: text uses few of them over and over. */
+const MAX_PIECES = 1 << 12;
+
 /** Added tokens in the two forms that they are looked for. */
 interface Matchers {
   readonly given: AddedMatcher;
@@ -57,11 +61,11 @@ export class Tokenizer {
   /** Text → id of each control token. */
   readonly controlTokens: ReadonlyMap<string, number>;
 
-  readonly #tokens: readonly string[];
   readonly #normalize: readonly Replacement[];
   readonly #denormalize: readonly Replacement[];
   readonly #byteFallback: boolean;
   readonly #index: TokenIndex;
+  readonly #pieces = new Map<number, number | string>(); // what lately decoded ids add to the text
   readonly #controlIds: ReadonlySet<number>;
   readonly #bpe: Bpe;
   readonly #plain: Matchers; // ordinary added tokens
@@ -70,8 +74,7 @@ export class Tokenizer {
   /** Throws TokenizerError when the vocabulary contradicts itself. */
   constructor(vocabulary: Vocabulary) {
     const { tokens, added } = vocabulary;
-    // The merges are not kept: encoding needs only the table made of them.
-    this.#tokens = tokens;
+    // Neither list is kept: texts are in the index, and of the merges encoding needs only the table made of them.
     this.#normalize = vocabulary.normalize;
     this.#denormalize = vocabulary.denormalize;
     this.#byteFallback = vocabulary.byteFallback;
@@ -81,10 +84,12 @@ export class Tokenizer {
     this.stops = new Set(vocabulary.stops);
 
     for (const { id, text } of added) {
-      if (text !== "" && tokens[id] === text) continue;
+      if (text !== "" && id >= 0 && tokens.at(id) === text) continue;
       throw new TokenizerError(
         "added_token_mismatch",
-        `Added token ${JSON.stringify(text)} claims id ${id}, which is ${JSON.stringify(tokens[id])}. ` +
+        `Added token ${JSON.stringify(text)} claims id ${id}, which is ${
+          JSON.stringify(id < 0 ? undefined : tokens.at(id))
+        }. ` +
           `The tokenizer file is damaged; fetch it again.`,
       );
     }
@@ -165,7 +170,7 @@ export class Tokenizer {
 
   /** Raw text of a token (`▁` for a space, `<0x0A>` for a byte). Throws TokenizerError for an id outside the vocabulary. */
   token(id: number): string {
-    const text = typeof id === "number" ? this.#tokens[id] : undefined;
+    const text = typeof id === "number" && Number.isInteger(id) ? this.#index.texts.at(id) : undefined;
     if (text !== undefined) return text;
     throw new TokenizerError(
       "unknown_id",
@@ -202,12 +207,17 @@ export class Tokenizer {
 
   /** What an id adds to the text: a byte of a character, text, or nothing. */
   #pieceOf(id: number, skipSpecial: boolean): number | string | undefined {
-    const text = this.token(id);
-    if (this.#controlIds.has(id)) {
-      return skipSpecial ? undefined : replaceAll(text, this.#denormalize);
+    const control = this.#controlIds.has(id);
+    if (control && skipSpecial) return undefined;
+    let piece = this.#pieces.get(id);
+    if (piece === undefined) {
+      const text = this.token(id);
+      const byte = !control && this.#byteFallback ? byteOfToken(text) : undefined;
+      piece = byte ?? replaceAll(text, this.#denormalize);
+      if (this.#pieces.size === MAX_PIECES) this.#pieces.clear();
+      this.#pieces.set(id, piece);
     }
-    const byte = this.#byteFallback ? byteOfToken(text) : undefined;
-    return byte ?? replaceAll(text, this.#denormalize);
+    return piece;
   }
 }
 

@@ -3,6 +3,8 @@
  * (`tokenizer.json`, GGUF metadata) make a {@link Vocabulary}; the algorithm in `tokenizer.ts` reads nothing else.
  */
 
+import type { TextList } from "./texts.ts";
+
 /** A token that is matched in the text before byte-pair merging. */
 export interface AddedToken {
   /** Its index in {@link Vocabulary.tokens}. */
@@ -29,9 +31,9 @@ export type Merge = string | readonly [left: string, right: string];
 /** All that a byte-pair tokenizer needs; immutable once made. */
 export interface Vocabulary {
   /** Token text by id, without holes. */
-  readonly tokens: readonly string[];
+  readonly tokens: TextList;
   /** Merges, most important first. A pair that occurs twice counts where it comes last. Empty where there are scores. */
-  readonly merges: readonly Merge[];
+  readonly merges: Iterable<Merge> & { readonly length: number };
   /** By id, for vocabularies without merges: two adjacent tokens become the piece that they spell, highest score first. */
   readonly scores?: ArrayLike<number>;
   /** Which ids are such pieces; without it all. */

@@ -1,7 +1,7 @@
 import { assertEquals, assertStringIncludes, assertThrows } from "@std/assert";
 import { bytesSource } from "../../src/checkpoint/byte_source.ts";
 import { parseGguf } from "../../src/checkpoint/gguf.ts";
-import { readNumbers, readStrings } from "../../src/checkpoint/gguf_metadata.ts";
+import { readNumbers, readTexts } from "../../src/checkpoint/gguf_metadata.ts";
 import { CheckpointError } from "../../src/errors.ts";
 import { ByteWriter, type GgufContent, type TensorEntry, type Value, writeGguf } from "./gguf_writer.ts";
 
@@ -62,9 +62,9 @@ Deno.test("long lists stay in the file and are read when they are asked for", ()
     ],
   });
   assertEquals(metadata.get("numbers"), { type: "f32", count: 3000, ...place(metadata.get("numbers")) });
-  assertEquals(readStrings(source, metadata, "texts"), [...texts, huge, "end"]);
+  assertEquals([...readTexts(source, metadata, "texts")], [...texts, huge, "end"]);
   assertEquals([...readNumbers(source, metadata, "numbers") as Float64Array], numbers);
-  assertThrows(() => readStrings(source, metadata, "numbers"), CheckpointError, "a list of texts");
+  assertThrows(() => readTexts(source, metadata, "numbers"), CheckpointError, "a list of texts");
   assertThrows(() => readNumbers(source, metadata, "texts"), CheckpointError, "a list of numbers");
 });
 
@@ -82,7 +82,7 @@ Deno.test("texts of a list that are no UTF-8 each are refused, also where two to
     );
     const bytes = head.bytes(list.finish()).finish();
     const { metadata, source } = parse(bytes);
-    assertThrows(() => readStrings(source, metadata, "k"), CheckpointError, "not valid UTF-8");
+    assertThrows(() => readTexts(source, metadata, "k"), CheckpointError, "not valid UTF-8");
   }
 });
 

@@ -16,7 +16,7 @@ const TEXTS = [
 
 /** The vocabulary after it was written and read. */
 function again(vocabulary: Vocabulary): Vocabulary {
-  const name = (id: number | undefined) => id === undefined ? undefined : vocabulary.tokens[id];
+  const name = (id: number | undefined) => id === undefined ? undefined : vocabulary.tokens.at(id);
   return vocabularyFromJson(
     JSON.parse(JSON.stringify(tokenizerJson(vocabulary))),
     { bos_token: name(vocabulary.bos), eos_token: name(vocabulary.eos) },

@@ -119,7 +119,7 @@ Deno.test("no merge and no single character makes a control token", () => {
   const merges: [string, string][] = [["<", "t"], ["<t", ">"], ["t", ">"], ["<", "t>"], ["!", "!"]];
   const vocabulary = vocabularyOf([...BYTES, "<", "t", ">", "!"], merges);
   const control = ["<t>", "!"].map((text) => ({
-    id: vocabulary.tokens.indexOf(text),
+    id: [...vocabulary.tokens].indexOf(text),
     text,
     control: true,
     normalized: false,
