@@ -1,6 +1,7 @@
 // repack.h: weights in blocks of GGUF, put into the layout of the kernels when a pass is compiled: a bit stream of codes for each
 // row, as affine ones have it, with the scales behind all of them. Nothing is rounded. A weight is repacked once for all passes
-// that are alive; its bytes must not change while one is. Blocks are unpacked by the CPU device's kernels, which know them all.
+// that are alive; its bytes must not change while one is. Codes are unpacked by the CPU device's kernels: they read every block
+// format and are compared with the oracle, and a second reader here would be one more place for errors.
 //
 // Of a mapped file with such weights, the others are copied too, so that the GPU needs none of the file's own bytes.
 #pragma once

@@ -6,6 +6,7 @@
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { optionalEnv, requirePermission } from "../../ffi/permissions.ts";
 import { LibraryError } from "../../src/errors.ts";
+import { exists } from "../disk.ts";
 import { flattenShader } from "../embed_shaders.ts";
 import { HERE, readSources, writeSources } from "../source_files.ts";
 import { PTX, sha256, SHADERS, type Sources } from "../sources.ts";
@@ -58,7 +59,7 @@ export async function buildPtx(architecture: string, options: PtxBuildOptions = 
   const parent = await ptxFolder(options);
   const folder = `${parent}/${architecture}`;
   await requirePermission({ name: "read", path: parent }, "to read its cache folder");
-  if (await isFolder(folder)) return folder;
+  if (await exists(folder)) return folder;
   if (await optionalEnv("MARKBASE_PTX") !== undefined) {
     throw new LibraryError(
       "ptx_not_found",
@@ -73,7 +74,7 @@ export async function buildPtx(architecture: string, options: PtxBuildOptions = 
   await Deno.mkdir(parent, { recursive: true });
   using lock = await Deno.open(`${folder}.lock`, { create: true, write: true });
   await lock.lock(true); // released by the system if this process dies
-  if (await isFolder(folder)) return folder;
+  if (await exists(folder)) return folder;
   const work = await Deno.makeTempDir({ dir: parent, prefix: `${architecture}.`, suffix: ".work" });
   try {
     const files = relevant(await readSources(HERE));
@@ -136,15 +137,6 @@ async function compileFamilies(
   const workers = Math.min(navigator.hardwareConcurrency, 8);
   const results = await Promise.allSettled(Array.from({ length: workers }, worker));
   for (const result of results) if (result.status === "rejected") throw result.reason;
-}
-
-async function isFolder(path: string): Promise<boolean> {
-  try {
-    return (await Deno.stat(path)).isDirectory;
-  } catch (error) {
-    if (error instanceof Deno.errors.NotFound) return false;
-    throw error;
-  }
 }
 
 if (import.meta.main) {

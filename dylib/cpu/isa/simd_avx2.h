@@ -1,6 +1,6 @@
 // simd_avx2.h: AVX2, FMA and F16C.
 #pragma once
-#include <immintrin.h>
+#include "simd_x86.h"
 
 namespace mb {
 namespace MB_ISA {
@@ -123,28 +123,8 @@ static inline vb fifth_bits(const uint8_t *p, int column) {
   const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), spread), bit);
   return _mm256_and_si256(_mm256_cmpeq_epi8(found, bit), _mm256_set1_epi8(16));
 }
-// Eight halves, S bytes apart, of which only n exist: the last one fills up.
-template <int S>
-static MB_INLINE void strided_halves(const uint8_t *p, int n, float *y) {
-  const auto at = [p, n](int i) MB_ALWAYS_INLINE {
-    int16_t bits;
-    memcpy(&bits, p + S * (i < n ? i : n - 1), 2);
-    return bits;
-  };
-  _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))));
-}
-// y[i] = scale * byte i of eight.
-static MB_INLINE void scaled_bytes(uint64_t bytes, float scale, float *y) {
-  const __m256i words = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
-  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
-}
-static MB_INLINE void scaled_signed_bytes(uint64_t bytes, float scale, float *y) {
-  const __m256i words = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
-  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
-}
 static inline vb set1_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
 static inline vb flip(vb a, int bits) { return _mm256_xor_si256(a, set1_byte(bits)); }
-static inline float half(uint16_t bits) { return _cvtsh_ss(bits); }
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i *>(table))), a);

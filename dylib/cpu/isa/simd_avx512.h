@@ -1,6 +1,6 @@
 // simd_avx512.h: AVX-512 F, BW, DQ, VL and VNNI.
 #pragma once
-#include <immintrin.h>
+#include "simd_x86.h"
 
 namespace mb {
 namespace MB_ISA {
@@ -115,28 +115,8 @@ static inline vb fifth_bits(const uint8_t *p, int column) {
   memcpy(&second, p + S, 4);
   return _mm512_maskz_set1_epi8(first | static_cast<uint64_t>(second) << 32, 16);
 }
-// Eight halves, S bytes apart, of which only n exist: the last one fills up.
-template <int S>
-static MB_INLINE void strided_halves(const uint8_t *p, int n, float *y) {
-  const auto at = [p, n](int i) MB_ALWAYS_INLINE {
-    int16_t bits;
-    memcpy(&bits, p + S * (i < n ? i : n - 1), 2);
-    return bits;
-  };
-  _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))));
-}
-// y[i] = scale * byte i of eight.
-static MB_INLINE void scaled_bytes(uint64_t bytes, float scale, float *y) {
-  const __m256i words = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
-  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
-}
-static MB_INLINE void scaled_signed_bytes(uint64_t bytes, float scale, float *y) {
-  const __m256i words = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
-  _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(words)));
-}
 static inline vb set1_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
 static inline vb flip(vb a, int bits) { return _mm512_xor_si512(a, set1_byte(bits)); }
-static inline float half(uint16_t bits) { return _cvtsh_ss(bits); }
 // Byte a[i] of a table of 16, for a[i] below 16.
 static inline vb lookup16(const uint8_t *table, vb a) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i *>(table))), a);
