@@ -1,5 +1,5 @@
 /** Writes GGUF files of any content, sound or broken. */
-import { concat } from "./support.ts";
+import { concat } from "../support/bytes.ts";
 
 /** Type numbers of metadata values. */
 export const VALUE_TYPES = {

@@ -1,8 +1,8 @@
 import { assertEquals, assertRejects, assertStringIncludes } from "@std/assert";
 import { openCheckpoint, readConfig } from "../../src/checkpoint/open.ts";
 import { CheckpointError, InvalidArgument } from "../../src/errors.ts";
+import { concat } from "../support/bytes.ts";
 import {
-  concat,
   entriesOf,
   type Entry,
   folderOf,

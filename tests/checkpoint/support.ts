@@ -1,6 +1,7 @@
 /** Fixture folders, and safetensors files made on the spot. */
 import { existsSync } from "node:fs";
 import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
+import { concat } from "../support/bytes.ts";
 
 const root = new URL("../../", import.meta.url).pathname;
 const own = `${root}tests/fixtures/models/`;
@@ -83,16 +84,6 @@ export function withHeader(header: string, data: Uint8Array = new Uint8Array()):
   const length = new Uint8Array(8);
   new DataView(length.buffer).setBigUint64(0, BigInt(text.length), true);
   return concat([length, text, data]);
-}
-
-export function concat(parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    bytes.set(part, at);
-    at += part.length;
-  }
-  return bytes;
 }
 
 /** All tensors of a row with their bytes, to be changed and written again. */

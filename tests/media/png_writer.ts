@@ -1,5 +1,6 @@
 /** PNG files of any kind, written by their definition. */
 import { deflateSync } from "node:zlib";
+import { concat } from "../support/bytes.ts";
 
 /** What a file is to be. */
 export interface PngKind {
@@ -13,12 +14,15 @@ export interface PngKind {
 }
 
 /** First column and row, and distances, of the passes of an interlaced picture. */
-const PASSES = [[0, 0, 8, 8], [4, 0, 8, 8], [0, 4, 4, 8], [2, 0, 4, 4], [0, 2, 2, 4], [1, 0, 2, 2], [
-  0,
-  1,
-  1,
-  2,
-]];
+const PASSES = [
+  [0, 0, 8, 8],
+  [4, 0, 8, 8],
+  [0, 4, 4, 8],
+  [2, 0, 4, 4],
+  [0, 2, 2, 4],
+  [1, 0, 2, 2],
+  [0, 1, 1, 2],
+];
 
 /** The bytes of a file. */
 export function png(
@@ -56,13 +60,7 @@ export function pngOf(chunks: readonly (readonly [string, Uint8Array])[]): Uint8
     view.setUint32(8 + content.length, crc32(part.subarray(4, 8 + content.length)));
     parts.push(part);
   }
-  const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    bytes.set(part, at);
-    at += part.length;
-  }
-  return bytes;
+  return concat(parts);
 }
 
 function crc32(bytes: Uint8Array): number {

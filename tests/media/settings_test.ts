@@ -4,6 +4,7 @@ import { mediaSettings } from "../../src/media/settings.ts";
 import { parseAudio, parseVision } from "../../src/checkpoint/config_media.ts";
 import { Fields } from "../../src/checkpoint/fields.ts";
 import { TINY } from "../support/models.ts";
+import { VISION } from "./support.ts";
 
 function config(unified = false) {
   const kind = unified ? "gemma4_unified" : "gemma4";
@@ -15,21 +16,13 @@ function config(unified = false) {
 }
 
 Deno.test("without a processor_config.json, or without its sound part, the built-in values hold", () => {
-  const vision = {
-    patchSize: 16,
-    poolingKernelSize: 3,
-    merged: false,
-    imageTokens: 280,
-    frameTokens: 70,
-    frames: 32,
-  };
-  assertEquals(mediaSettings(config(), null), { vision, audio: { kind: "mel" } });
+  assertEquals(mediaSettings(config(), null), { vision: VISION, audio: { kind: "mel" } });
   assertEquals(mediaSettings(config(), { image_processor: { max_soft_tokens: 560 } }), {
-    vision: { ...vision, imageTokens: 560 },
+    vision: { ...VISION, imageTokens: 560 },
     audio: { kind: "mel" },
   });
   assertEquals(mediaSettings(config(true), {}), {
-    vision: { ...vision, merged: true },
+    vision: { ...VISION, merged: true },
     audio: { kind: "frames", frameSize: 640 },
   });
   assertEquals(mediaSettings({ vision: null, audio: null }, null), { vision: null, audio: null });

@@ -1,6 +1,16 @@
 /** Media files that tests read; `tests/fixtures/media/make_media.py` made them. */
 import type { Picture } from "../../src/media/resize.ts";
 
+/** Settings of the vision tower of E2B and its like. */
+export const VISION = {
+  patchSize: 16,
+  poolingKernelSize: 3,
+  merged: false,
+  imageTokens: 280,
+  frameTokens: 70,
+  frames: 32,
+} as const;
+
 /** Path of a file of `tests/fixtures/media`. */
 export function mediaPath(name: string): string {
   return new URL(`../fixtures/media/${name}`, import.meta.url).pathname;

@@ -7,7 +7,7 @@ import type { Picture } from "../../src/media/resize.ts";
 import { readSound } from "../../src/media/sound.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { readVideo } from "../../src/media/video.ts";
-import { expectedPicture, mediaBytes, mediaPath, pixelDistance } from "./support.ts";
+import { expectedPicture, mediaBytes, mediaPath, pixelDistance, VISION } from "./support.ts";
 
 async function framesOf(input: VideoInput, frames = 32, sound = false) {
   const video = await readVideo(input, { frames, sound });
@@ -58,14 +58,7 @@ Deno.test("floats of 0–1, floats of 0–255 and bytes give equal frames, of th
     { data: Float32Array.from(pixels, (p) => p / 255), width, height },
     { data: Float32Array.from(pixels), width, height },
   ];
-  const vision = {
-    patchSize: 16,
-    poolingKernelSize: 3,
-    merged: false,
-    imageTokens: 280,
-    frameTokens: 70,
-    frames: 32,
-  };
+  const vision = VISION;
   const { spans } = await prepareVideo({ frames, fps: 1 }, { vision, audio: null }, {});
   assertEquals(new Set(spans.map(({ key }) => key)).size, 1);
   assertEquals(spans.map(({ kind, tokens }) => [kind, tokens]), Array(3).fill(["video", 63]));
@@ -290,14 +283,7 @@ Deno.test({
     ];
     await new Deno.Command("ffmpeg", { args: ["-v", "error", ...tones, "-pix_fmt", "yuv420p", long] })
       .output();
-    const vision = {
-      patchSize: 16,
-      poolingKernelSize: 3,
-      merged: false,
-      imageTokens: 70,
-      frameTokens: 70,
-      frames: 2,
-    };
+    const vision = { ...VISION, imageTokens: 70, frames: 2 };
     const { spans, warnings } = await prepareVideo(long, { vision, audio: { kind: "mel" } }, {});
     assertEquals(spans.map(({ kind, tokens }) => `${kind} ${tokens}`), ["video 64", "video 64", "audio 750"]);
     assertMatch(warnings[0].message, /^The sound lasts (39|40)\.\d s; the model hears the first 30 s/);

@@ -5,6 +5,7 @@ import { pageBytes } from "../../src/schedule/groups.ts";
 import { generated } from "../support/calls.ts";
 import { divergence, fixtureModel, maxDifference, readGolden } from "../support/models.ts";
 import { EXACT, loadMetal } from "./load.ts";
+import { checkTogether, PLAIN, PROMPTS, tokens } from "./together.ts";
 
 const Q8 = { ...EXACT, kvCache: "q8" } as const;
 const HALF = { ...EXACT, kvCache: "f16" } as const;
@@ -17,11 +18,6 @@ const SHARE = 0.2;
 /** Where the two best logits of the CPU are closer than this, codes that are one off may turn them round. */
 const MARGIN = 0.2;
 const GREEDY = { temperature: 0, ignoreEos: true } as const;
-
-/** Tokens that a fixture's vocabulary has. */
-function tokens(count: number, seed = 0): number[] {
-  return Array.from({ length: count }, (_, i) => 3 + (i * i * 31 + i * (7 + seed)) % 230);
-}
 
 /** Difference of the best two logits of each row. */
 function margins(logits: Float32Array, V: number): number[] {
@@ -151,20 +147,11 @@ Deno.test(
     ignore: Deno.build.os !== "linux" || TARGET === null || DRAFTER === null,
   },
   async () => {
-    const options = { ...GREEDY, maxTokens: 5 };
-    const prompts = [40, 7, 90].map((length, i) => tokens(length, i));
     await using model = await loadMetal(TARGET!, { ...Q8, drafter: DRAFTER! });
-    const plain = { ...options, speculative: false };
-    const expected: number[][] = [];
-    for (const ids of prompts) expected.push(await generated(model, ids, plain));
-    // The second time their prefixes are found.
-    assertEquals(await Promise.all(prompts.map((ids) => generated(model, ids, plain))), expected);
-    const drafted = { ...options, speculative: 3 };
-    assertEquals(await Promise.all(prompts.map((ids) => generated(model, ids, drafted))), expected);
-
+    const expected = await checkTogether(model);
     using session = model.session();
-    await session.append(prompts[2]);
-    const next = async (one: typeof session) => await Array.fromAsync(one.generate(plain));
+    await session.append(PROMPTS[2]);
+    const next = async (one: typeof session) => await Array.fromAsync(one.generate(PLAIN));
     using fork = session.fork();
     assertEquals([await next(session), await next(fork)], [expected[2], expected[2]]);
   },
