@@ -175,8 +175,10 @@ inline void rows_with_rows(const Weight &w, int64_t n, const QuantizedRow *a, fl
   }
   const int64_t whole = F::whole(w.columns);
   const int spans = static_cast<int>((w.columns + kSpan - 1) / kSpan), steps = N / P;
-  const int64_t span = rounded_up(w.columns, spans * kRun) / spans;
-  const int far = static_cast<int>(kAhead / (P * w.row_bytes / spans + 1)) + 1;  // steps between what is read and what is prefetched
+  // Short rows feel what a division takes, of 64 bits above all.
+  const int64_t span = spans == 1 ? rounded_up(w.columns, kRun) : rounded_up(w.columns, spans * kRun) / spans;
+  const uint32_t step_bytes = static_cast<uint32_t>(P * w.row_bytes) / static_cast<uint32_t>(spans) + 1;
+  const int far = static_cast<int>(kAhead / step_bytes) + 1;  // steps between what is read and what is prefetched
   for (int s = 0; s < spans; s++) {
     const int64_t k = s * span, last = k + span < w.columns ? k + span : w.columns, groups = (last - k) / F::kGroup;
     for (int i = 0; i < N; i++) {
