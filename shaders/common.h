@@ -136,6 +136,22 @@ static inline uint2 load_once(device const uint2* from) { return *from; }
 static inline uint4 load_once(device const uint4* from) { return *from; }
 #endif
 
+// Copies from device to threadgroup memory that go on while the thread does: what a simdgroup's threads asked for before
+// end_async_copies() is there for all of them when wait_for_async_copies() returns. BYTES: 8 or 16, aligned. An Apple GPU copies
+// through registers, at once. The PTX shim brings its own.
+#ifndef MSL_TARGET_PTX
+template <uint BYTES>
+static inline void async_copy(threadgroup uchar* to, device const uchar* from) {
+  if (BYTES == 16) {
+    *(threadgroup uint4*)to = *(device const uint4*)from;
+  } else {
+    *(threadgroup uint2*)to = *(device const uint2*)from;
+  }
+}
+static inline void end_async_copies() {}
+static inline void wait_for_async_copies() { simdgroup_barrier(mem_flags::mem_threadgroup); }
+#endif
+
 // INSTANTIATE(scale_f32, scale<float>): the instance of a kernel template, and the host's name of it.
 #define INSTANTIATE(name, ...) \
   template [[host_name(#name)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;

@@ -60,15 +60,17 @@ struct MatvecTileParams {
   struct StreamParams stream;
   struct EpilogueParams epilogue;
   uint32_t n0, n1, n2;           // as above
-  uint32_t tiles0, tiles01;      // tiles of the first matrix, and of the first two
-  uint32_t tiles;                // of all
+  uint32_t sets0, sets01;        // sets of rows of the first matrix, and of the first two
+  uint32_t sets;                 // of all
   uint32_t row_bytes;
   uint32_t scale_columns;
   uint32_t scale_shift;          // log2 of the spans that share a scale
-  uint32_t slices, slice_shift;  // simdgroups that share a tile: 1, 2, 4, 8 or 16; its log2
-  uint32_t spans, slice_spans;   // of a matrix row, and of a slice
-  uint32_t iterations;           // tiles that a simdgroup does one after another,
-  uint32_t tile_stride;          // this far apart
+  uint32_t spans;                // of a matrix row
+  uint32_t each_sets, more_sets; // sets of a threadgroup; this many threadgroups have one more
+  float span_share;              // 1 / spans, and 1 / the spans of a threadgroup with each_sets or one more
+  float each_share, more_share;
+  uint32_t plain;                // u is x, and not ready-made
+  uint32_t staged;               // ready-made u is copied to threadgroup memory
   uint32_t rows;                 // activation rows
 };
 
@@ -76,6 +78,7 @@ struct MatvecTileParams {
 struct TilePrologueParams {
   struct StreamParams stream;
   uint32_t bits, span;           // of codes, and columns of a span
+  uint32_t slots;                // rows that are staged together: 8 or 16
   uint32_t rows;
 };
 

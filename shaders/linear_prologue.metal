@@ -103,17 +103,17 @@
   }
 }
 
-// For decode rows on matrix units: u and its factors staged by 8 rows as tile_stream.h says.
+// For decode rows on matrix units: u and its factors staged by 8 or 16 rows as tile_stream.h says.
 [[kernel, max_total_threads_per_threadgroup(512)]] void linear_prologue_tile(
     STREAM_OPERANDS,
-    device uint2* u                  [[buffer(6)]],
+    device uint* u                   [[buffer(6)]],
     constant TilePrologueParams& p   [[buffer(7)]],
     device float2* factors           [[buffer(8)]],
     STREAM_INDICES)
 {
   threadgroup float partial[2 * kTileSimdgroups];
-  const uint block = row / 8 * (p.stream.k / p.span) * 8;  // of 8 rows, in factors
+  const uint block = row / p.slots;
   stage_tile_row<1, 8>(
-      x, residual, post_norm, scalar, h_out, pre_norm, p.stream, row, p.rows, row % 8, p.bits, p.span, p.stream.stores_h != 0,
-      u + ulong(block) * (p.span / 2), factors + block, partial, tid, simdgroup, lane);
+      x, residual, post_norm, scalar, h_out, pre_norm, p.stream, row, p.rows, p.slots, p.bits, p.span, p.stream.stores_h != 0,
+      u + ulong(block) * p.stream.k * 8, factors + block * (p.stream.k / p.span) * p.slots, partial, tid, simdgroup, lane);
 }

@@ -15,6 +15,9 @@ static constexpr uint span_words(uint32_t w, uint span) { return (bits_of(w) * s
 // Columns between the two of a pair. Codes of other widths are taken one by one, so that neighbours make a pair.
 static constexpr uint pair_stride(uint bits) { return bits == 2 ? 8 : bits == 4 ? 4 : bits == 8 ? 2 : 1; }
 
+// The first column of pair p of a quarter.
+static constexpr uint pair_column(uint stride, uint p) { return p / stride * (2 * stride) + p % stride; }
+
 // The bit of its half at which the codes of pair p lie.
 static constexpr uint pair_place(uint bits, uint p) {
   return bits == 4 ? p % 2 * 4 : bits == 2 ? (p < 5 ? 2 * p : 2 * p - 10) : 0;
@@ -23,24 +26,41 @@ static constexpr uint pair_place(uint bits, uint p) {
 // Bytes of a lane's quarter of a span where it is whole bytes; 3 and 5 bits are read from the beginning of the row.
 static constexpr uint quarter_bytes(uint32_t w, uint span) { return bits_of(w) % 2 == 0 ? bits_of(w) * span / 32 : 0; }
 
-// Words of quarter i from `row` on.
+// Where codes are multiplied from: copies in threadgroup memory that are made ahead of their use, or the matrix itself where
+// nothing is gained by copying.
+#ifdef MSL_TARGET_PTX
+#define STEP_SPACE threadgroup
+constant constexpr bool kCopiesAhead = true;
+#else
+#define STEP_SPACE device
+constant constexpr bool kCopiesAhead = false;
+#endif
+typedef STEP_SPACE const uchar* StepRow;
+
+// Words of quarter `lane` of span `at` of a row.
 template <uint32_t W, uint span>
-static inline void load_quarter(device const uchar* row, uint i, thread uint* words) {
+static inline void load_quarter(StepRow row, uint at, uint lane, thread uint* words) {
   constexpr uint n = quarter_bytes(W, span) != 0 ? span_words(W, span) : 0;
+  const uint i = at * 4 + lane;
   if (n == 1) {
-    words[0] = load_once((device const uint*)row + i);
+    words[0] = ((STEP_SPACE const uint*)row)[i];
   } else if (n == 2) {
-    const uint2 v = load_once((device const uint2*)row + i);
+    const uint2 v = ((STEP_SPACE const uint2*)row)[i];
     words[0] = v.x;
     words[1] = v.y;
+  } else if (n == 3) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < 3; j++) {
+      words[j] = ((STEP_SPACE const uint*)row)[3 * i + j];
+    }
   } else if (n == 4) {
-    const uint4 v = load_once((device const uint4*)row + i);
+    const uint4 v = ((STEP_SPACE const uint4*)row)[i];
     words[0] = v.x;
     words[1] = v.y;
     words[2] = v.z;
     words[3] = v.w;
   } else {
-    load_run<W>(row, i, 0, true, words);
+    load_half_run<bits_of(W)>((STEP_SPACE const uint*)row + i / 2 * bits_of(W), i % 2, words);
   }
 }
 

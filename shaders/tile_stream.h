@@ -2,12 +2,12 @@
 // V rows at once, with kTileThreads / V threads each: one row as fast as can be, or several in about the time of one. A sum over
 // a row is that of kTileThreads threads' in either case, of which a thread then stands for V; so what a row becomes is the same.
 //
-// A column u becomes two halves, high and low: f16(u · s) and what that leaves, where s is a power of two that brings the
-// largest column of the row's span to 2^14 … 2^15. Together they have 22 bits and more.
+// A column u becomes a half: f16(u · s), where s is a power of two that brings the largest column of the row's span to 2^14 … 2^15.
 //
-// Rows are staged R at a time: for each span the pairs of the high halves, then of the low ones, 4 pairs at a time; of each 4 the R
-// rows one after another; of a row its four lanes' pairs. Beside them for each span and row a float2: 1 / s, with the unit of
-// the codes in it, and the sum of the span's columns, which the affine biases multiply.
+// Rows are staged together, R ≤ 8 of them or 8 and 8 more: for each span two pairs of a quarter after two, of each two the rows one
+// after another, of a row its four lanes' pairs: one of row r and one of row r + 8, then the next of both, zero where there is no
+// such row. That is how tile_mma_pair takes them. Beside them for each span and row a float2: 1 / s, with the unit of the codes in
+// it, and the sum of the span's columns, which the affine biases multiply.
 #ifndef MARKBASE_TILE_STREAM_H
 #define MARKBASE_TILE_STREAM_H
 #include "stream.h"
@@ -69,11 +69,16 @@ static inline uint2 pairs_of(half4 v, uint stride, uint q) {
   return uint2((low & 0xffffu) | high << 16, low >> 16 | (high & 0xffff0000u));
 }
 
-// Columns 4 i … 4 i + 3 of row `row` of R to their place. Factors are read two rows at a time, so the last row brings another's. All lanes of a simdgroup call this with quads that follow one another,
-// and with 0 where `stores` is false.
-template <uint R, typename Pairs, typename Factors>
+// The exponent of a span's scale, of the largest of its columns; the scale, and what of it a sum is multiplied by.
+static inline uint span_exponent(float most) { return clamp(as_type<uint>(most) >> 23, 40u, 220u); }
+static inline float span_scale(uint exponent) { return as_type<float>((268 - exponent) << 23); }
+static inline float span_factor(uint exponent) { return as_type<float>((exponent - 14 + kPairUnit) << 23); }
+
+// Columns 4 i … 4 i + 3 of the row in slot `slot` of `slots` to their place; R: the slots, or 8 of 16. `partner`: the slot 8 before
+// or behind has a row. All lanes of a simdgroup call this with quads that follow one another, and with 0 where `stores` is false.
+template <uint R, typename Words, typename Factors>
 static inline void stage_tile_quad(
-    float4 u, uint i, uint row, uint bits, uint span, bool stores, bool last, Pairs pairs, Factors factors)
+    float4 u, uint i, uint slot, uint slots, bool partner, uint bits, uint span, bool stores, Words words, Factors factors)
 {
   const uint quads = span / 4;  // of a span
   const uint each = span / 16;  // of a lane's quarter
@@ -87,37 +92,34 @@ static inline void stage_tile_quad(
       most = max(most, simd_shuffle_xor(most, ushort(m)));
     }
   }
-  const uint exponent = clamp(as_type<uint>(most) >> 23, 40u, 220u);
-  const float4 v = u * (pair_factors(bits, i % each) * as_type<float>((268 - exponent) << 23));
-  const half4 high = half4(v);
-  const half4 low = half4(v - float4(high));
+  const uint exponent = span_exponent(most);
+  const float4 v = u * (pair_factors(bits, i % each) * span_scale(exponent));
   const uint stride = pair_stride(bits);
-  const uint2 high_pairs = pairs_of(high, stride, i);
-  const uint2 low_pairs = pairs_of(low, stride, i);
+  const uint2 pairs = pairs_of(half4(v), stride, i);
   if (!stores) {
     return;
   }
   const uint q = i % each;
   const uint place = stride == 8 ? (q & 1) * 2 + q / 2 : q;  // which two of the lane's pairs
-  const uint four = (i / quads * (span / 16) + place / 2) * R + row;
-  const uint at = (four * 4 + i % quads / each) * 2 + place % 2;
-  pairs[at] = high_pairs;
-  pairs[at + span / 32 * R * 8] = low_pairs;
+  Words to = words + (((i / quads * each + place) * R + slot % R) * 4 + i % quads / each) * 4 + slot / 8;
+  to[0] = pairs.x;
+  to[2] = pairs.y;
+  if (!partner) {
+    to[1] = 0u;
+    to[3] = 0u;
+  }
   if (i % quads == 0) {
-    factors[i / quads * R + row] = float2(as_type<float>((exponent - 14 + kPairUnit) << 23), sum);
-    if (R > 1 && last && row % 2 == 0) {
-      factors[i / quads * R + row + 1] = float2(0.0f);
-    }
+    factors[i / quads * slots + slot] = float2(span_factor(exponent), sum);
   }
 }
 
-// u of row `row` of `rows`, staged as row `slot` of R, by the threads that name the row; one beyond the last is made of the last
-// and goes nowhere. Stores h where asked. `partial` holds 2 · V · kTileSimdgroups floats. All threads of the threadgroup call this.
-template <uint V, uint R, typename Pairs, typename Factors>
+// u of row `row` of `rows`, staged as one of `slots`, by the threads that name the row; one beyond the last is made of the last and
+// goes nowhere. Stores h where asked. `partial` holds 2 · V · kTileSimdgroups floats. All threads of the threadgroup call this.
+template <uint V, uint R, typename Words, typename Factors>
 static inline void stage_tile_row(
     device const float* all_x, device const float* all_residual, device const uchar* post_norm, device const uchar* scalar,
-    device float* all_h, device const uchar* pre_norm, constant StreamParams& s, uint row, uint rows, uint slot, uint bits,
-    uint span, bool stores_h, Pairs pairs, Factors factors, threadgroup float* partial, uint threadgroup_tid, uint simdgroup,
+    device float* all_h, device const uchar* pre_norm, constant StreamParams& s, uint row, uint rows, uint slots, uint bits,
+    uint span, bool stores_h, Words words, Factors factors, threadgroup float* partial, uint threadgroup_tid, uint simdgroup,
     uint lane)
 {
   constexpr uint n = held_quads(V);
@@ -129,7 +131,8 @@ static inline void stage_tile_row(
   device const float* residual = all_residual + at;
   device float* h_out = all_h + at;
   const bool stores = row < rows;
-  const bool last = row + 1 == rows;
+  const uint slot = row % slots;
+  const bool partner = slot >= 8 || (slots > 8 && row + 8 < rows);
   float sums[V];
   if (!tile_held<V>(s)) {
     StreamFactors f;
@@ -166,7 +169,7 @@ static inline void stage_tile_row(
       if (stores && i < quads) {
         u = stream_u(x, residual, post_norm, h_out, pre_norm, s, f, stores_h, i);
       }
-      stage_tile_quad<R>(u, i, slot, bits, span, stores && i < quads, last, pairs, factors);
+      stage_tile_quad<R>(u, i, slot, slots, partner, bits, span, stores && i < quads, words, factors);
     }
     for (uint start = tid - lane; plain && start < quads; start += n * threads) {
       float4 u[n];
@@ -179,7 +182,7 @@ static inline void stage_tile_row(
       for (uint j = 0; j < n; j++) {
         const uint i = start + lane + j * threads;
         if (i - lane < quads) {
-          stage_tile_quad<R>(u[j], i, slot, bits, span, stores && i < quads, last, pairs, factors);
+          stage_tile_quad<R>(u[j], i, slot, slots, partner, bits, span, stores && i < quads, words, factors);
         }
       }
     }
@@ -255,7 +258,7 @@ static inline void stage_tile_row(
       u = u * scale * stored4(pre[j], s.pre_format);
     }
     if (i - lane < quads) {
-      stage_tile_quad<R>(u, i, slot, bits, span, i < quads && stores, last, pairs, factors);
+      stage_tile_quad<R>(u, i, slot, slots, partner, bits, span, i < quads && stores, words, factors);
     }
   }
 }

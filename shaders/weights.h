@@ -254,6 +254,20 @@ static inline float element_at(const thread uint* words, uint exponent, uint i) 
 // Words of a run of 16 columns, rounded up.
 static constexpr uint run_words(uint32_t w) { return (bits_of(w) * 16 + 31) / 32; }
 
+// Words of the first or second 16 columns of the 32 that `pair` points at, of an odd number of bits: the second begin in the
+// middle of a word.
+template <uint bits, typename Words>
+static inline void load_half_run(Words pair, uint second, thread uint* words) {
+  const uint first = second * (bits / 2);
+  uint v = pair[first];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < (bits * 16 + 31) / 32; i++) {
+    const uint next = first + i + 1 < bits ? pair[first + i + 1] : 0u;
+    words[i] = second == 0 ? v : v >> 16 | next << 16;
+    v = next;
+  }
+}
+
 // Words of the 16 columns from 16 · run on, the first column in the lowest bits. `whole`: rows are aligned and every run is
 // full; otherwise plain formats are read element by element, zero from k on.
 template <uint32_t W>
@@ -283,17 +297,7 @@ static inline void load_run(device const uchar* row, uint run, uint k, bool whol
       words[i] = single[i];
     }
   } else {
-    // Two runs are `bits` words; the second begins in the middle of one.
-    device const uint* pair = (device const uint*)row + run / 2 * bits;
-    const uint first = run % 2 * (bits / 2);
-    const uint shift = run % 2 * 16;
-    uint v = pair[first];
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < n; i++) {
-      const uint next = first + i + 1 < bits ? pair[first + i + 1] : 0u;
-      words[i] = shift == 0 ? v : v >> 16 | next << 16;
-      v = next;
-    }
+    load_half_run<bits>((device const uint*)row + run / 2 * bits, run % 2, words);
   }
 }
 

@@ -1,8 +1,9 @@
-// lower_linear.cpp: the fused matrix product (shaders/matvec.h, matmul.h, linear_prologue.metal).
+// lower_linear.cpp: the fused matrix product (shaders/matvec.h, matvec_tile.h, matmul.h, linear_prologue.metal).
 //
-// Dispatches. Decode, one row, or up to four on matrix units: one. Decode, more rows: the prologue, then one. Prefill: the prologue, then one. Matrices of
-// different formats take one product dispatch for each format. With bounds or SiLU all rows go as prefill rows do, and one more
-// dispatch (clip.metal) makes y of the products.
+// Dispatches. Decode, one row: one; more rows: the prologue, then one. On matrix units one for up to four rows too, and for any
+// number of them without norms and residual. Prefill: the prologue, then one. Matrices of different formats take one product
+// dispatch for each format. With bounds or SiLU all rows go as prefill rows do, and one more dispatch (clip.metal) makes y of the
+// products.
 #include <algorithm>
 #include <utility>
 
@@ -19,8 +20,9 @@ constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial
 constexpr uint32_t kStagedStride = 17;      // as in matvec.h
 constexpr uint32_t kLongRow = 1024;         // columns from which a core without work is felt
 constexpr uint32_t kTileSimdgroups = 16;    // of a threadgroup of tiles, as in tile_stream.h
-constexpr uint32_t kTileSumStride = 20;     // as in matvec_tile.h
 constexpr uint32_t kMostStagedBytes = 112 << 10;  // of u of several rows: beyond, each threadgroup makes too much of it
+constexpr uint32_t kSetsOfStaged = 2;       // of a threadgroup, from which on it copies u instead of reading it for each anew
+constexpr uint32_t kLongestPlain = 4096;    // columns: of longer rows no threadgroup reads more than 8 as f32
 constexpr uint32_t kDefaultCores = 128;     // where the device does not tell
 constexpr uint32_t kResidentOfCore = 2;     // threadgroups of the one-row kernel that a core holds at once
 
@@ -86,11 +88,13 @@ Split split_of(const Part &part, bool norms, const Limits &limits) {
   return best;
 }
 
-// How tiles of decode rows are spread over simdgroups on matrix units; part of a row's order of addition too.
+// How decode rows are spread over threadgroups on matrix units, in sets of `eights` times 8 matrix rows. Part of a row's order of addition
+// too.
 struct TileSplit {
-  uint32_t span;                // columns
-  uint32_t spans, slices, slice_spans;
-  uint32_t tiles[3], tiles_all; // of each matrix
+  uint32_t span, spans;          // columns, and spans of a row
+  uint32_t eights;
+  uint32_t sets[3], all;         // of each matrix, and of all
+  uint32_t threadgroups;
 };
 
 // Whether there are kernels on matrix units for a format (shaders/matvec_tile_*.metal), and the device has a use for them.
@@ -100,29 +104,29 @@ bool in_tiles(const Tensor &w, const Limits &limits) {
   return w.format == kQ4_0 || w.format == kQ4K || w.format == kQ8_0;
 }
 
-// The cheapest by a model in cycles: a span takes a simdgroup what its bytes take with all others at work, or the time that they
-// are on their way, a tile some more in the end.
+// The larger sets where they leave no core with a tenth more to do than small ones: a set of more rows reads u less often.
 TileSplit tile_split_of(const Part &part, const Limits &limits) {
   const uint32_t cores = limits.cores != 0 ? limits.cores : kDefaultCores;
-  const Codes codes = codes_of(part.first());
   TileSplit best{};
-  best.span = codes.group == 32 ? 32 : 64;
-  best.spans = divide_up(weight_layout(part.first()).k, best.span);
-  for (uint32_t i = 0; i < 3; i++) {
-    best.tiles[i] = part.geglu() && i > 0 ? 0 : divide_up(part.n(i), part.geglu() ? 8 : 16);
-    best.tiles_all += best.tiles[i];
+  double least = 0;
+  for (const uint32_t eights : {1u, 3u}) {
+    if (eights > 1 && limits.family != "cuda") continue;  // threadgroup memory is too small for their sums
+    TileSplit split{};
+    split.span = codes_of(part.first()).group == 32 ? 32 : 64;
+    split.spans = divide_up(weight_layout(part.first()).k, split.span);
+    split.eights = eights;
+    for (uint32_t i = 0; i < 3; i++) {
+      split.sets[i] = part.geglu() && i > 0 ? 0 : divide_up(part.n(i), (part.geglu() ? 4 : 8) * eights);
+      split.all += split.sets[i];
+    }
+    // A kernel divides places among a threadgroup's spans as floats, see divided() in tile_walk.h.
+    const uint32_t fewest = divide_up(kTileSimdgroups * split.all, (1u << 24) / split.spans - kTileSimdgroups);
+    split.threadgroups = std::min(split.all, std::max(cores, fewest));
+    const double most = divide_up(split.all, split.threadgroups) * eights;
+    if (least != 0 && most > 1.1 * least) continue;
+    least = most;
+    best = split;
   }
-  const double most = 600.0 * best.span / 64 * codes.bits / 4, least = 350.0;
-  double best_cost = 0;
-  for (const uint32_t slices : {1u, 2u, 4u, 8u, 16u}) {
-    const uint32_t threadgroups = divide_up(best.tiles_all, kTileSimdgroups / slices);
-    const uint32_t turns = divide_up(threadgroups, cores), used = std::min(threadgroups, cores);
-    const double cost = turns * (divide_up(best.spans, slices) * std::max(least, most * used / cores) + 400);
-    if (best_cost != 0 && cost >= best_cost) continue;
-    best_cost = cost;
-    best.slices = slices;
-  }
-  best.slice_spans = divide_up(best.spans, best.slices);
   return best;
 }
 
@@ -337,7 +341,7 @@ class Linear {
     for (const Part &part : parts_) {
       const bool first = &part == &parts_[0];
       if (tiled(part)) {
-        if (!emit_own_tiles(part, first)) emit_ready_tiles(part, first);
+        if (plain() || !emit_own_tiles(part, first)) emit_ready_tiles(part, first);
       } else if (rows_.decode == 1) {
         emit_one(part, first);
       } else {
@@ -352,60 +356,69 @@ class Linear {
     p.stream = stream(stores_h);
     p.epilogue = epilogue(part);
     p.n0 = part.n(0), p.n1 = part.n(1), p.n2 = part.n(2);
-    p.tiles0 = split.tiles[0], p.tiles01 = p.tiles0 + split.tiles[1], p.tiles = split.tiles_all;
+    p.sets0 = split.sets[0], p.sets01 = p.sets0 + split.sets[1], p.sets = split.all;
     p.row_bytes = layout.row_bytes;
     p.scale_columns = layout.scale_columns;
     p.scale_shift = layout.group_shift - log2_of(split.span);
-    p.slices = split.slices, p.slice_shift = log2_of(split.slices);
-    p.spans = split.spans, p.slice_spans = split.slice_spans;
+    p.spans = split.spans;
+    p.each_sets = split.all / split.threadgroups, p.more_sets = split.all % split.threadgroups;
+    p.span_share = 1.0f / p.spans;
+    p.each_share = 1.0f / (p.each_sets * p.spans), p.more_share = 1.0f / ((p.each_sets + 1) * p.spans);
     p.rows = rows_.decode;
     return p;
   }
 
-  // Threadgroups of tiles: one for each core, with several tiles one after another where there are many. Returns their number.
-  uint32_t spread_tiles(MatvecTileParams &p) const {
-    const uint32_t together = kTileSimdgroups / p.slices;
-    const uint32_t wanted = divide_up(p.tiles, together);
-    p.iterations = divide_up(wanted, cores());
-    const uint32_t threadgroups = divide_up(wanted, p.iterations);
-    p.tile_stride = threadgroups * together;
-    return threadgroups;
+  std::string tile_kernel(const Part &part, const TileSplit &split, const std::string &variant) const {
+    return "matvec_tile_" + weight_format_name(part.first()) + "_s" + std::to_string(split.span) + "_" + variant + "_n" +
+           std::to_string(split.eights);
   }
 
-  std::string tile_kernel(const Part &part, const TileSplit &split, const std::string &variant) const {
-    return "matvec_tile_" + weight_format_name(part.first()) + "_s" + std::to_string(split.span) + "_" + variant;
+  // Threadgroup memory beside u: rings of steps and sums of sets (matvec_tile.h).
+  uint32_t tile_bytes(const Part &part, const TileSplit &split, uint32_t rows) const {
+    const uint32_t eights = split.eights;
+    const uint32_t step = 4 * split.span * codes_of(part.first()).bits / 8;
+    const bool copies = e_.limits.family == "cuda";
+    return kTileSimdgroups * 8 * eights * ((copies ? 2 * step : 0) + (copies ? 1 : 2) * rows * 4);
   }
+  // And what kernels have of it that is not asked for: sums of norms, and matrices that go through memory.
+  uint32_t fixed_bytes(uint32_t rows) const { return kTileSimdgroups * ((e_.limits.family == "cuda" ? 0 : 512) + 8 * rows) + 64; }
 
   // The product with its prologue, where there are few rows and threadgroup memory holds u of all of them.
   bool emit_own_tiles(const Part &part, bool stores_h) {
-    const TileSplit split = tile_split_of(part, e_.limits);
     if (rows_.decode > kTileOwnRows) return false;
     const uint32_t staged = rows_.decode == 1 ? 1 : kTileOwnRows;
-    const uint32_t scratch = std::max<uint32_t>(staged * kTileSumStride, e_.limits.family == "cuda" ? 0 : 128);
-    const uint32_t bytes = split.spans * (split.span * 4 + 8) * staged;
-    const uint32_t fixed = kTileSimdgroups * 4 * (scratch + 2 * staged);
-    if (bytes + fixed > e_.limits.most_threadgroup_bytes || (rows_.decode > 1 && bytes > kMostStagedBytes)) return false;
-    MatvecTileParams p = tile_params_of(part, split, stores_h);
-    const uint32_t threadgroups = spread_tiles(p);
+    const TileSplit split = tile_split_of(part, e_.limits);
+    const uint32_t u = split.spans * (split.span * 4 + 8) * staged;
+    const uint32_t bytes = static_cast<uint32_t>(round_up(u + tile_bytes(part, split, staged), 16));
+    if (bytes + fixed_bytes(staged) > e_.limits.most_threadgroup_bytes) return false;
+    if (rows_.decode > 1 && u > kMostStagedBytes) return false;
+    const MatvecTileParams p = tile_params_of(part, split, stores_h);
     Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, staged == 1 ? "own1" : "own4"));
     bind_stream(launch, 0, rows_.decode, stores_h);
     bind_part(launch, 6, part, 0, rows_.decode);
-    launch.params(20, p).groups(threadgroups).threads(32 * kTileSimdgroups).threadgroup_bytes(bytes);
+    launch.params(20, p).groups(split.threadgroups).threads(32 * kTileSimdgroups).threadgroup_bytes(bytes);
     e_.emit(launch);
     return true;
+  }
+
+  // Whether products are made from x as it is: every threadgroup makes halves of all of it.
+  bool plain() const {
+    if (rows_.decode > 8 && k_ > kLongestPlain) return false;
+    return !operand(kResidual) && !operand(kPostNorm) && !operand(kScalar) && !operand(kPreNorm) && !operand(kHOut);
   }
 
   // Parts whose codes and spans are alike share a prologue; the op's first part stores h.
   void emit_ready_tiles(const Part &part, bool stores_h) {
     const TileSplit split = tile_split_of(part, e_.limits);
     const Codes codes = codes_of(part.first());
+    const uint32_t together = rows_.decode > 8 ? 16 : 8, blocks = divide_up(rows_.decode, together);
+    const uint32_t block_bytes = split.spans * split.span * 32, block_factor_bytes = split.spans * together * 8;
     TilesOfU &u = tiles_of_u_;
-    if (u.bits != codes.bits || u.span != split.span) {
-      const uint64_t spans = uint64_t{divide_up(rows_.decode, 8)} * 8 * split.spans;
+    if (!plain() && (u.bits != codes.bits || u.span != split.span)) {
       u.bits = codes.bits, u.span = split.span;
-      u.bytes = spans * split.span * 4, u.factor_bytes = spans * 8;
+      u.bytes = uint64_t{blocks} * block_bytes, u.factor_bytes = uint64_t{blocks} * block_factor_bytes;
       u.at = e_.scratch(u.bytes), u.factors = e_.scratch(u.factor_bytes);
-      const TilePrologueParams p{stream(stores_h), u.bits, u.span, rows_.decode};
+      const TilePrologueParams p{stream(stores_h), u.bits, u.span, together, rows_.decode};
       Launch launch("linear_prologue", "linear_prologue_tile");
       bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
       launch.writes_scratch(6, u.at, u.bytes)
@@ -416,12 +429,17 @@ class Linear {
       e_.emit(launch);
     }
     MatvecTileParams p = tile_params_of(part, split, false);
-    const uint32_t together = rows_.decode > 8 ? 16 : 8;
-    const uint32_t threadgroups = spread_tiles(p);
+    const uint32_t bytes = tile_bytes(part, split, together);
+    p.plain = plain();
+    p.staged = !plain() && p.each_sets >= kSetsOfStaged && bytes + block_bytes + block_factor_bytes + fixed_bytes(0) <= e_.limits.most_threadgroup_bytes;
     Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, "r" + std::to_string(together)));
-    launch.reads_scratch(0, u.at, u.bytes).reads_scratch(1, u.factors, u.factor_bytes);
+    if (plain()) launch.reads_rows(0, *operand(kX), 0, rows_.decode).absent(1);
+    else launch.reads_scratch(0, u.at, u.bytes).reads_scratch(1, u.factors, u.factor_bytes);
     bind_part(launch, 6, part, 0, rows_.decode);
-    launch.params(20, p).groups(divide_up(rows_.decode, together), threadgroups).threads(32 * kTileSimdgroups);
+    launch.params(20, p)
+        .groups(blocks, split.threadgroups)
+        .threads(32 * kTileSimdgroups)
+        .threadgroup_bytes(bytes + (p.staged ? block_bytes + block_factor_bytes : 0));
     e_.emit(launch);
   }
 

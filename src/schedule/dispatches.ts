@@ -21,9 +21,12 @@ const SUMMAND_BYTES = 64 * 2 ** 20;
 /** Rows whose stream and norm a product on matrix units may make itself, and bytes that these may take of threadgroup memory. */
 const OWN_ROWS = 4;
 const MOST_HELD_BYTES = 112 * 2 ** 10;
-/** Simdgroups of such a threadgroup, and numbers that each has in it; on CUDA fewer, where no row comes near the limit. */
-const UNIT_SIMDGROUPS = 16;
-const UNIT_SCRATCH = 128;
+const UNIT_SIMDGROUPS = 16; // of such a threadgroup
+/** Columns of rows of which no threadgroup reads more than so many as they are. */
+const LONG_COLUMNS = 4096;
+const MOST_LONG_ROWS = 8;
+/** With more threadgroup memory than this codes are copied there ahead of their use, for sets of three times as many rows. */
+const SMALL_MEMORY = 64 * 2 ** 10;
 
 const CHUNK_LOGITS = 8192;
 const MERGED_LISTS = 34;
@@ -106,6 +109,7 @@ function ofLinear(op: LinearOp, rows: number, decode: boolean, units: MatrixUnit
   for (const w of parts) {
     const { bits, book } = codesOf(w);
     if (units !== undefined && onMatrixUnits(w)) {
+      if (takesRowsAsTheyAre(op, rows)) continue;
       const input = `${bits}/${spanColumns(w)}`;
       if (holdsRows(w, rows, units) || input === unitsInput) continue;
       unitsInput = input;
@@ -141,14 +145,22 @@ function spanColumns(tensor: Tensor): number {
   return codesOf(tensor).group === 32 ? 32 : 64;
 }
 
-/** Whether threadgroups hold the input of all rows, so that the product makes it itself. */
+/** Whether a product reads x itself: it has no norm or residual, and threadgroups do not read too much of it. */
+function takesRowsAsTheyAre(op: LinearOp, rows: number): boolean {
+  if (rows > MOST_LONG_ROWS && (op.x.shape[1] as number) > LONG_COLUMNS) return false;
+  return !op.residual && !op.postNorm && !op.scalar && !op.preNorm && !op.hOut;
+}
+
+/** Whether threadgroups hold the input of all rows beside what else they hold, so that the product makes it itself. */
 function holdsRows(weight: Tensor, rows: number, { threadgroupBytes }: MatrixUnits): boolean {
   if (rows > OWN_ROWS) return false;
   const held = rows === 1 ? 1 : OWN_ROWS;
   const columns = weight.shape[1] as number, span = spanColumns(weight);
   const bytes = Math.ceil(columns / span) * (span * 4 + 8) * held;
-  const own = UNIT_SIMDGROUPS * 4 * (UNIT_SCRATCH + 2 * held);
-  return bytes + own <= threadgroupBytes && (rows === 1 || bytes <= MOST_HELD_BYTES);
+  const ahead = threadgroupBytes > SMALL_MEMORY;
+  const perRow = ahead ? span * codesOf(weight).bits + 4 * held : 8 * held;
+  const own = UNIT_SIMDGROUPS * ((ahead ? 3 : 1) * 8 * perRow + (ahead ? 0 : 512) + 8 * held) + 64;
+  return Math.ceil(bytes / 16) * 16 + own <= threadgroupBytes && (rows === 1 || bytes <= MOST_HELD_BYTES);
 }
 
 /** Bits and columns of a scale of blocks as kernels read them. */

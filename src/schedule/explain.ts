@@ -180,7 +180,7 @@ function arithmeticOf(
   units: MatrixUnits | undefined,
 ): Work["arithmetic"] {
   if (variant === "prefill") return PRODUCTS.has(op.kind) ? "matrix" : "plain";
-  return units !== undefined && takesMatrixUnits(op) ? "matrix of halves" : "plain";
+  return units !== undefined && takesMatrixUnits(op) ? "matrix" : "plain";
 }
 
 function machineOf(device: string | Machine): Machine {

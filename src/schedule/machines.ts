@@ -93,11 +93,8 @@ export interface Work {
   bytes: number;
   flops: number;
   dispatches: number;
-  /**
-   * what does it: lanes, matrix units with operands in f16 (products of prompt rows), or these with each activation as two
-   * halves (decode rows with `matrixUnits`)
-   */
-  arithmetic: "plain" | "matrix" | "matrix of halves";
+  /** what does it: lanes, or matrix units with operands in f16 (products of prompt rows, and of decode rows with `matrixUnits`) */
+  arithmetic: "plain" | "matrix";
 }
 
 /** Predicted seconds of one op: memory and arithmetic overlap, dispatches wait for each other. */
@@ -105,8 +102,7 @@ export function secondsOn(machine: Machine, work: Work): number {
   const { bandwidthShare = BANDWIDTH_SHARE, flopsShare = FLOPS_SHARE } = machine;
   const { matrixFlops = machine.flops, matrixShare = flopsShare } = machine;
   const memory = work.bytes / (machine.bandwidth * bandwidthShare);
-  const flops = work.arithmetic === "matrix of halves" ? 2 * work.flops : work.flops;
-  const arithmetic = flops /
+  const arithmetic = work.flops /
     (work.arithmetic === "plain" ? machine.flops * flopsShare : matrixFlops * matrixShare);
   return Math.max(memory, arithmetic) + work.dispatches * machine.dispatch;
 }

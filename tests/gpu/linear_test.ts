@@ -102,7 +102,7 @@ Deno.test("rows of a prompt are the same in tiles of 16, 64 and 128 rows, and ag
   }
 });
 
-Deno.test("on matrix units a linear of up to four decode rows is one dispatch where threadgroup memory holds them", async () => {
+Deno.test("on matrix units a linear of decode rows is one dispatch without a norm, and up to four rows where threadgroup memory holds them", async () => {
   using device = await openMetal(library.path, { matrixUnits: true });
   const everything = { residual: true, postNorm: true, scalar: true, hOut: true, preNorm: true };
   const table: [string, LinearDescription, number][] = [
@@ -110,7 +110,10 @@ Deno.test("on matrix units a linear of up to four decode rows is one dispatch wh
     ["four rows", { rows: 4, k: 64, n: [8], format: affine4, ...everything }, 1],
     ["five rows", { rows: 5, k: 64, n: [8], format: affine4, ...everything }, 2],
     ["four rows of many columns", { rows: 4, k: 2560, n: [8], format: affine4, ...everything }, 2],
-    ["seventeen rows", { rows: 17, k: 64, n: [8], format: affine4, decodeRows: 17 }, 2],
+    ["seventeen rows", { rows: 17, k: 64, n: [8], format: affine4, decodeRows: 17, preNorm: true }, 2],
+    ["seventeen rows without a norm", { rows: 17, k: 64, n: [8], format: affine4, decodeRows: 17 }, 1],
+    ["eight long rows without a norm", { rows: 8, k: 5120, n: [8], format: affine4 }, 1],
+    ["nine long rows without a norm", { rows: 9, k: 5120, n: [8], format: affine4 }, 2],
     [
       "three matrices of three formats",
       { rows: 2, k: 64, n: [8, 8, 8], format: [affine4, bf16, affine2] },
@@ -123,25 +126,50 @@ Deno.test("on matrix units a linear of up to four decode rows is one dispatch wh
   }
 });
 
-Deno.test("products on matrix units are those of f32 activations: long rows, many tiles, rows far larger or smaller than others", async () => {
+/** One format of each width that has kernels on matrix units, and of each number of columns that share a scale. */
+const TILED: WeightFormat[] = [
+  ...([2, 3, 4, 5, 6, 8] as const).map((bits) =>
+    ({ kind: "affine", bits, group: 64, scales: "bf16" }) as const
+  ),
+  { kind: "affine", bits: 4, group: 32, scales: "f32" },
+  { kind: "affine", bits: 8, group: 128, scales: "f16" },
+];
+
+async function assertWithin(device: Device, d: LinearDescription, fast: number): Promise<void> {
+  const name = `${JSON.stringify(d.format)} rows=${d.rows} k=${d.k} n=${d.n}`;
+  const build = (exact: boolean) => linearProblem({ decodeRows: d.rows, ...d }, SEED, exact);
+  const tolerance = { exact: PRODUCT.exact, fast };
+  const row = await runCase(device, prepare({ op: "linear", name, tolerance, build }), false);
+  assert(row.pass, `${name}: error ${row.error}; ${row.reason}`);
+}
+
+/** Activations take part as halves of 11 bits: each errs by 2^-12 of itself at most, and the worst of 66,000 sums by four deviations. */
+const OF_HALVES = 2 ** -10;
+
+Deno.test("products on matrix units are those of activations as halves: long rows, many tiles, rows far larger or smaller than others", async () => {
   using device = await openMetal(library.path, { matrixUnits: true });
+  const everything = { residual: true, postNorm: true, hOut: true, preNorm: true };
   const table: LinearDescription[] = [
-    { rows: 1, k: 10240, n: [9], format: affine4, residual: true, postNorm: true, hOut: true, preNorm: true },
+    { rows: 1, k: 10240, n: [9], format: affine4, ...everything },
     { rows: 3, k: 5120, n: [9], format: affine8, preNorm: true },
     { rows: 2, k: 64, n: [33_001], format: affine4, preNorm: true },
     { rows: 1, k: 64, n: [17_001, 17_001], format: affine4, epilogue: "geglu" },
     { rows: 9, k: 128, n: [9001, 5000, 3], format: affine2, biases: [true, false, true] },
+    { rows: 17, k: 4160, n: [20], format: affine4 },
     { rows: 3, k: 320, n: [20], format: affine4, magnitude: 1e9 },
     { rows: 3, k: 320, n: [20], format: affine4, magnitude: 1e-9 },
     { rows: 4, k: 320, n: [20], format: affine8, data: "zero" },
     { rows: 4, k: 320, n: [20], format: affine4, data: "outlier" },
   ];
-  for (const d of table) {
-    const name = `${JSON.stringify(d.format)} k=${d.k} n=${d.n}`;
-    const build = (exact: boolean) => linearProblem(d, SEED, exact);
-    const tolerance = { exact: PRODUCT.exact, fast: 2e-6 };
-    const row = await runCase(device, prepare({ op: "linear", name, tolerance, build }), false);
-    assert(row.pass, `${name}: error ${row.error}; ${row.reason}`);
+  for (const d of table) await assertWithin(device, d, OF_HALVES);
+});
+
+Deno.test("products on matrix units lose nothing of activations that halves hold", async () => {
+  using device = await openMetal(library.path, { matrixUnits: true });
+  for (const rows of [1, 4, 8, 16]) {
+    for (const format of TILED) {
+      await assertWithin(device, { rows, k: 640, n: [21, 3], format, data: "short" }, 2e-6);
+    }
   }
 });
 
@@ -160,15 +188,6 @@ const CUTS: number[][] = [[0], [1], [18], [0, 1], [3, 4, 5], [17, 4, 6, 0], [2, 
   11,
   1,
 ]];
-
-/** One format of each width that has kernels on matrix units, and of each number of columns that share a scale. */
-const TILED: WeightFormat[] = [
-  ...([2, 3, 4, 5, 6, 8] as const).map((bits) =>
-    ({ kind: "affine", bits, group: 64, scales: "bf16" }) as const
-  ),
-  { kind: "affine", bits: 4, group: 32, scales: "f32" },
-  { kind: "affine", bits: 8, group: 128, scales: "f16" },
-];
 
 for (
   const [rowClass, exact, matrixUnits] of [
@@ -195,6 +214,8 @@ for (
         preNorm: true,
       })),
       { rows: 19, k: 1280, n: [21, 21], format: affine4, epilogue: "geglu", preNorm: true },
+      { rows: 19, k: 640, n: [21], format: affine4 },
+      { rows: 19, k: 4160, n: [5], format: affine4 },
       { rows: 19, k: 8192, n: [6, 3], format: affine4, preNorm: true },
       matrixUnits
         ? { rows: 19, k: 160, n: [7, 30, 5], format: { ...affine8, group: 32 }, preNorm: true }

@@ -27,6 +27,21 @@ SM_INLINE uint4 load_once(const SM_DEVICE uint4* from) {
   return uint4{a, b, c, d};
 }
 
+// Copies past the registers (shaders/common.h).
+template <uint BYTES> SM_INLINE void async_copy(SM_THREADGROUP uchar* to, const SM_DEVICE uchar* from) {
+  const uint at = (uint)(unsigned long)to;
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" : : "r"(at), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" : : "r"(at), "l"(from), "n"(BYTES) : "memory");
+  }
+}
+SM_INLINE void end_async_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+SM_INLINE void wait_for_async_copies() {
+  asm volatile("cp.async.wait_group 0;" : : : "memory");
+  __nvvm_bar_warp_sync(~0u);
+}
+
 SM_INLINE void threadgroup_barrier(mem_flags) { __nvvm_bar_sync(0); }
 SM_INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(~0u); }
 

@@ -12,6 +12,7 @@ import {
   seedOf,
   type TableCase,
 } from "../case.ts";
+import { fromBf16, toBf16 } from "../oracle/numbers.ts";
 import { readRow } from "../oracle/weights.ts";
 import {
   type PlainKind,
@@ -39,9 +40,9 @@ export interface LinearDescription {
   /** x is about this large; default 1 */ magnitude?: number;
   /**
    * "zero": every second row of x is zero; "outlier": one lane is 300 times the others; "aligned": the first column of y is a
-   * sum of mostly positive products
+   * sum of mostly positive products; "short": x has 8 significant bits
    */
-  data?: "zero" | "outlier" | "aligned";
+  data?: "zero" | "outlier" | "aligned" | "short";
   /** leading rows of class decode; default: all if there are at most 16, else none */ decodeRows?: number;
   /** the op runs on gathered rows */ gathered?: boolean;
   /** rows that are built, in this order; default all (the data of a row does not depend on it) */
@@ -78,6 +79,7 @@ export function linearProblem(d: LinearDescription, seed: number, exact: boolean
   const xValues = random.normals(rows * k, 0.1 * magnitude, magnitude);
   if (d.data === "zero") xValues.forEach((_, i) => i / k & 1 && (xValues[i] = 0));
   if (d.data === "outlier") xValues.forEach((_, i) => i % k === 5 % k && (xValues[i] *= 300));
+  if (d.data === "short") xValues.forEach((v, i) => xValues[i] = fromBf16(toBf16(v)));
   const x = activation("x", k, xValues);
   const residual = d.residual
     ? activation("residual", k, random.normals(rows * k, -0.2 * magnitude, magnitude))
