@@ -129,13 +129,6 @@ static inline void lanes_of_tiles(
 static inline void wait_for_earlier_dispatches() {}
 #endif
 
-// A load of what the kernel reads once: it need not stay near the core. The PTX shim brings its own.
-#ifndef MSL_TARGET_PTX
-static inline uint load_once(device const uint* from) { return *from; }
-static inline uint2 load_once(device const uint2* from) { return *from; }
-static inline uint4 load_once(device const uint4* from) { return *from; }
-#endif
-
 // Copies from device to threadgroup memory that go on while the thread does: what a simdgroup's threads asked for before
 // end_async_copies() is there for all of them when wait_for_async_copies() returns. BYTES: 8 or 16, aligned. An Apple GPU copies
 // through registers, at once. The PTX shim brings its own.

@@ -310,6 +310,9 @@ static inline void multiply_sets(
     const uint begin = set * p.spans;
     const uint front = divided(kTileSimdgroups * (begin + 1) - 1, all, all_share);
     const uint back = divided(kTileSimdgroups * (begin + p.spans) - 1, all, all_share);
+    if (front == back) {
+      continue;
+    }
     const uint at = (part - set * parts) * 32 + lane;
     const uint index = min(at, columns * 8 * NT - 1);
     threadgroup const float* of_front = run_begin(front, share, p) >= begin ? sums + front * set_floats
@@ -327,10 +330,8 @@ static inline void multiply_sets(
         sum += i + j <= back ? theirs[j] : 0.0f;
       }
     }
-    if (front != back) {
-      store_product<NT>(
-          sum, index, at < columns * 8 * NT, share.set + set, p, first_row, bias0, bias1, bias2, other, y);
-    }
+    store_product<NT>(
+        sum, index, at < columns * 8 * NT, share.set + set, p, first_row, bias0, bias1, bias2, other, y);
   }
 }
 

@@ -119,7 +119,9 @@ Deno.test("the shim declares no names but Metal's and its own", () => {
       "tile_mma_pair",
       "tiles_of_lanes",
       "lanes_of_tiles",
-      "load_once",
+      "async_copy",
+      "end_async_copies",
+      "wait_for_async_copies",
       "wait_for_earlier_dispatches",
     ]
   ) {

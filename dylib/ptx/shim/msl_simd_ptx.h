@@ -10,23 +10,6 @@ SM_INLINE void sm_let_next_start() {}
 SM_INLINE void wait_for_earlier_dispatches() {}
 #endif
 
-// Loads that leave the first-level cache to others; the bytes are those of weights, which no kernel writes.
-SM_INLINE uint load_once(const SM_DEVICE uint* from) {
-  uint v;
-  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
-  return v;
-}
-SM_INLINE uint2 load_once(const SM_DEVICE uint2* from) {
-  uint a, b;
-  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "l"(from));
-  return uint2{a, b};
-}
-SM_INLINE uint4 load_once(const SM_DEVICE uint4* from) {
-  uint a, b, c, d;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "l"(from));
-  return uint4{a, b, c, d};
-}
-
 // Copies past the registers (shaders/common.h).
 template <uint BYTES> SM_INLINE void async_copy(SM_THREADGROUP uchar* to, const SM_DEVICE uchar* from) {
   const uint at = (uint)(unsigned long)to;
