@@ -194,6 +194,74 @@ static inline void store_product(
 
 #define TILE_MATRICES w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2
 
+// Bytes of the rings of all simdgroups.
+static constexpr uint ring_bytes(uint32_t w, uint span, uint NT) {
+  return kCopiesAhead ? kTileSimdgroups * 2 * NT * 8 * step_bytes(w, span) : 0;
+}
+
+// Asks for the first step of a simdgroup's run.
+template <uint32_t W, uint32_t S, uint span, uint NT>
+static inline void begin_run(
+    thread TileWalk<NT>& walk, uint tg, uint simdgroup, uint lane, constant MatvecTileParams& p, threadgroup uchar* rings,
+    device const uchar* w0, device const uchar* scales0, device const uchar* biases0,
+    device const uchar* w1, device const uchar* scales1, device const uchar* biases1,
+    device const uchar* w2, device const uchar* scales2, device const uchar* biases2)
+{
+  walk.run = tile_run(simdgroup, tile_share(tg, p), p);
+  walk.slot = 0;
+  if (walk.run.left != 0) {
+    ask_step<W, S, span, NT>(
+        walk, true, lane, p, rings + simdgroup * (ring_bytes(W, span, NT) / kTileSimdgroups), TILE_MATRICES);
+  }
+}
+
+// Adds the parts that simdgroups have of a set's sums, in their order, and stores the outputs. A simdgroup's part of its first set lies
+// in `sums`, set_floats apart, that of a later one in `last`, last_floats apart.
+template <uint NT>
+static inline void add_parts(
+    constant MatvecTileParams& p, threadgroup const float* sums, threadgroup const float* last, uint last_floats, uint set_floats,
+    uint tg, uint simdgroup, uint lane, uint first_row, uint columns,
+    device const uchar* bias0, device const uchar* bias1, device const uchar* bias2,
+    device const float* other, device float* y)
+{
+  const TileShare share = tile_share(tg, p);
+  const uint all = share.sets * p.spans;
+  const float all_share = tg < p.more_sets ? p.more_share : p.each_share;
+  const uint parts = (columns * 8 * NT + 31) / 32;
+  uint set = 0;
+  for (uint part = simdgroup; part < share.sets * parts; part += kTileSimdgroups) {
+    while (part >= (set + 1) * parts) {
+      set++;
+    }
+    // The simdgroups that have the set's first span and its last; where they are one, it is done.
+    const uint begin = set * p.spans;
+    const uint front = divided(kTileSimdgroups * (begin + 1) - 1, all, all_share);
+    const uint back = divided(kTileSimdgroups * (begin + p.spans) - 1, all, all_share);
+    if (front == back) {
+      continue;
+    }
+    const uint at = (part - set * parts) * 32 + lane;
+    const uint index = min(at, columns * 8 * NT - 1);
+    threadgroup const float* of_front =
+        run_begin(front, share, p) >= begin ? sums + front * set_floats : last + front * last_floats;
+    float sum = of_front[index];
+    constexpr uint together = 5;
+    for (uint i = front + 1; i <= back; i += together) {
+      float theirs[together];
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < together; j++) {
+        theirs[j] = sums[min(i + j, back) * set_floats + index];
+      }
+      #pragma clang loop unroll(full)
+      for (uint j = 0; j < together; j++) {
+        sum += i + j <= back ? theirs[j] : 0.0f;
+      }
+    }
+    store_product<NT>(
+        sum, index, at < columns * 8 * NT, share.set + set, p, first_row, bias0, bias1, bias2, other, y);
+  }
+}
+
 // All sets of the threadgroup by `columns` activation rows from first_row on. u and its factors, of R rows or of 8 and 8 more, are
 // in threadgroup memory where is_staged; where plain_quads is not 0, u is x, rows of so many quads. `sums` holds the sums of a
 // set for each simdgroup; so does a slot of the ring, or `last` where there is no ring.
@@ -251,7 +319,7 @@ static inline void multiply_sets(
     if (walk.run.left != 0) {
       ask_step<W, S, span, NT>(walk, walk.run.at == 0, lane, p, ring, TILE_MATRICES);
     }
-    // Unrolled, the loop is longer than what a core holds of instructions.
+    // Unrolled it took an H200 longer.
     #pragma clang loop unroll(disable)
     for (uint d = 0; d < step; d++) {
       if (plain_quads != 0) {
@@ -297,51 +365,15 @@ static inline void multiply_sets(
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  const TileShare share = tile_share(tg, p);
-  const uint all = share.sets * p.spans;
-  const float all_share = tg < p.more_sets ? p.more_share : p.each_share;
-  const uint parts = (columns * 8 * NT + 31) / 32;
-  uint set = 0;
-  for (uint part = simdgroup; part < share.sets * parts; part += kTileSimdgroups) {
-    while (part >= (set + 1) * parts) {
-      set++;
-    }
-    // The simdgroups that have the set's first span and its last; where they are one, it is done.
-    const uint begin = set * p.spans;
-    const uint front = divided(kTileSimdgroups * (begin + 1) - 1, all, all_share);
-    const uint back = divided(kTileSimdgroups * (begin + p.spans) - 1, all, all_share);
-    if (front == back) {
-      continue;
-    }
-    const uint at = (part - set * parts) * 32 + lane;
-    const uint index = min(at, columns * 8 * NT - 1);
-    threadgroup const float* of_front = run_begin(front, share, p) >= begin ? sums + front * set_floats
-        : kCopiesAhead ? (threadgroup const float*)(rings + front * (2 * slot_bytes)) : last + front * set_floats;
-    float sum = of_front[index];
-    constexpr uint together = 5;
-    for (uint i = front + 1; i <= back; i += together) {
-      float theirs[together];
-      #pragma clang loop unroll(full)
-      for (uint j = 0; j < together; j++) {
-        theirs[j] = sums[min(i + j, back) * set_floats + index];
-      }
-      #pragma clang loop unroll(full)
-      for (uint j = 0; j < together; j++) {
-        sum += i + j <= back ? theirs[j] : 0.0f;
-      }
-    }
-    store_product<NT>(
-        sum, index, at < columns * 8 * NT, share.set + set, p, first_row, bias0, bias1, bias2, other, y);
-  }
+  add_parts<NT>(
+      p, sums, kCopiesAhead ? (threadgroup const float*)rings : last, kCopiesAhead ? 2 * slot_bytes / 4 : set_floats, set_floats, tg,
+      simdgroup, lane, first_row, columns, bias0, bias1, bias2, other, y);
 }
 
-// Scratch memory where matrices are filled and read through memory.
+// Scratch memory where matrices are filled and read through memory; one float more, since no array may be empty.
 #define TILE_SCRATCH threadgroup float scratch[kTileSimdgroups * kTileScratch + 1]
 
-// Bytes of the rings of all simdgroups, and floats of the sums of one set of each.
-static constexpr uint ring_bytes(uint32_t w, uint span, uint NT) {
-  return kCopiesAhead ? kTileSimdgroups * 2 * NT * 8 * step_bytes(w, span) : 0;
-}
+// Floats of the sums of one set of each simdgroup.
 static constexpr uint sum_floats(uint NT, uint rows) { return kTileSimdgroups * rows * 8 * NT; }
 
 // Up to R activation rows, prologue included: x, residual, h_out [rows, k]; norms [k]. Threadgroup memory: the rings, u with its
@@ -360,12 +392,7 @@ template <uint32_t W, uint32_t S, uint span, uint NT, uint R>
   TILE_SCRATCH;
   threadgroup uchar* rings = (threadgroup uchar*)memory;
   TileWalk<NT> walk;
-  walk.run = tile_run(simdgroup, tile_share(tg, p), p);
-  walk.slot = 0;
-  if (walk.run.left != 0) {
-    ask_step<W, S, span, NT>(
-        walk, true, lane, p, rings + simdgroup * (ring_bytes(W, span, NT) / kTileSimdgroups), TILE_MATRICES);
-  }
+  begin_run<W, S, span, NT>(walk, tg, simdgroup, lane, p, rings, TILE_MATRICES);
   wait_for_earlier_dispatches();
   threadgroup uint4* staged = memory + ring_bytes(W, span, NT) / 16;
   threadgroup float2* factors = (threadgroup float2*)(staged + p.spans * (span / 4) * R);
@@ -396,12 +423,7 @@ template <uint32_t W, uint32_t S, uint span, uint NT, uint C>
   TILE_SCRATCH;
   threadgroup uchar* rings = (threadgroup uchar*)memory;
   TileWalk<NT> walk;
-  walk.run = tile_run(simdgroup, tile_share(tg.y, p), p);
-  walk.slot = 0;
-  if (walk.run.left != 0) {
-    ask_step<W, S, span, NT>(
-        walk, true, lane, p, rings + simdgroup * (ring_bytes(W, span, NT) / kTileSimdgroups), TILE_MATRICES);
-  }
+  begin_run<W, S, span, NT>(walk, tg.y, simdgroup, lane, p, rings, TILE_MATRICES);
   wait_for_earlier_dispatches();
   const uint quads = p.spans * (span * 2);
   const uint pairs = p.spans * (8 * C);

@@ -71,7 +71,7 @@ static inline TileShare tile_share(uint tg, constant MatvecTileParams& p) {
   share.sets = p.each_sets + (tg < p.more_sets ? 1 : 0);
   return share;
 }
-// x / divisor, of which `inverse` is the inverse as near as a float is; x < 2^24. A division would take a few hundred cycles.
+// x / divisor, of which `inverse` is the inverse as near as a float is; x < 2^24. GPUs divide whole numbers in many instructions.
 static inline uint divided(uint x, uint divisor, float inverse) {
   const uint near = uint(float(x) * inverse);
   return near * divisor > x ? near - 1 : (near + 1) * divisor <= x ? near + 1 : near;

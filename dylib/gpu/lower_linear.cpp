@@ -88,8 +88,8 @@ Split split_of(const Part &part, bool norms, const Limits &limits) {
   return best;
 }
 
-// How decode rows are spread over threadgroups on matrix units, in sets of `eights` times 8 matrix rows. Part of a row's order of addition
-// too.
+// How decode rows are spread over threadgroups on matrix units, in sets of `eights` times 8 matrix rows. Part of a row's order of
+// addition too.
 struct TileSplit {
   uint32_t span, spans;          // columns, and spans of a row
   uint32_t eights;
@@ -431,7 +431,8 @@ class Linear {
     MatvecTileParams p = tile_params_of(part, split, false);
     const uint32_t bytes = tile_bytes(part, split, together);
     p.plain = plain();
-    p.staged = !plain() && p.each_sets >= kSetsOfStaged && bytes + block_bytes + block_factor_bytes + fixed_bytes(0) <= e_.limits.most_threadgroup_bytes;
+    const uint32_t with_u = bytes + block_bytes + block_factor_bytes;
+    p.staged = !p.plain && p.each_sets >= kSetsOfStaged && with_u + fixed_bytes(0) <= e_.limits.most_threadgroup_bytes;
     Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, "r" + std::to_string(together)));
     if (plain()) launch.reads_rows(0, *operand(kX), 0, rows_.decode).absent(1);
     else launch.reads_scratch(0, u.at, u.bytes).reads_scratch(1, u.factors, u.factor_bytes);
@@ -439,7 +440,7 @@ class Linear {
     launch.params(20, p)
         .groups(blocks, split.threadgroups)
         .threads(32 * kTileSimdgroups)
-        .threadgroup_bytes(bytes + (p.staged ? block_bytes + block_factor_bytes : 0));
+        .threadgroup_bytes(p.staged ? with_u : bytes);
     e_.emit(launch);
   }
 
