@@ -85,7 +85,7 @@ export async function isFolder(path: string, permission: string): Promise<boolea
   }
 }
 
-/** Reads a whole text file; null if it is `optional` and absent. */
+/** Reads a whole text file, without the byte order mark that some editors put first; null if it is `optional` and absent. */
 export async function readText(folder: string, name: string, optional: boolean): Promise<string | null> {
   if (optional && await sizeOf(join(folder, name), folder) === null) return null;
   using file = await openFile(folder, name);
@@ -95,7 +95,7 @@ export async function readText(folder: string, name: string, optional: boolean):
       `${name} has ${file.size} bytes; the limit is ${MAX_TEXT_BYTES}.`,
     );
   }
-  return decodeUtf8(await readRange(file, 0, file.size), "invalid_config", name);
+  return decodeUtf8(await readRange(file, 0, file.size), "invalid_config", name).replace(/^\ufeff/, "");
 }
 
 /** Size in bytes of the file at `path`; null for a folder and for an absent file. */

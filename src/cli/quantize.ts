@@ -83,7 +83,7 @@ export async function quantize(args: string[], signal: AbortSignal): Promise<voi
 
 async function readFile(path: string, flag: string): Promise<string> {
   try {
-    return await Deno.readTextFile(path);
+    return (await Deno.readTextFile(path)).replace(/^\ufeff/, ""); // some editors put a byte order mark first
   } catch (cause) {
     throw new InvalidArgument(`${flag}: ${path} cannot be read.`, { cause });
   }

@@ -70,7 +70,7 @@ export function recipeFromJson(
 ): Recipe {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = JSON.parse(text.replace(/^\ufeff/, "")); // some editors put a byte order mark first
   } catch (cause) {
     throw new InvalidArgument(`${from} is not JSON.`, { cause });
   }

@@ -1,5 +1,6 @@
 /** From a reference to files in the cache: what is there is used, what is missing is downloaded. */
 import { statfs } from "node:fs/promises";
+import { readText } from "../checkpoint/files.ts";
 import { parseShardIndex } from "../checkpoint/shards.ts";
 import { HubError } from "../errors.ts";
 import type { Warning } from "../warning.ts";
@@ -253,7 +254,7 @@ async function fromCache(reference: HubReference, layout: Layout, options: PullO
 
 /** The shards that an index of a snapshot names. */
 async function shardsOf(snapshot: string, index: string): Promise<string[]> {
-  const shards = new Set(parseShardIndex(await Deno.readTextFile(`${snapshot}/${index}`)).values());
+  const shards = new Set(parseShardIndex((await readText(snapshot, index, false))!).values());
   const folder = index.slice(0, index.lastIndexOf("/") + 1);
   return [...shards].sort().map((name) => folder + name);
 }

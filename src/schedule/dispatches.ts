@@ -25,8 +25,6 @@ const UNIT_SIMDGROUPS = 16; // of such a threadgroup
 /** Columns of rows of which no threadgroup reads more than so many as they are. */
 const LONG_COLUMNS = 4096;
 const MOST_LONG_ROWS = 8;
-/** With more threadgroup memory than this codes are copied there ahead of their use, for sets of three times as many rows. */
-const SMALL_MEMORY = 64 * 2 ** 10;
 
 const CHUNK_LOGITS = 8192;
 const MERGED_LISTS = 34;
@@ -35,6 +33,8 @@ const CANDIDATES_ROWS = 64;
 /** Matrix units that take decode rows, as with `matrixUnits` of `load` in fast mode. */
 export interface MatrixUnits {
   /** bytes of threadgroup memory that one threadgroup may have */ threadgroupBytes: number;
+  /** copies of codes are made there ahead of their use, for sets of three times as many rows: kernels built as PTX */
+  copiesCodes: boolean;
 }
 
 /**
@@ -152,14 +152,14 @@ function takesRowsAsTheyAre(op: LinearOp, rows: number): boolean {
 }
 
 /** Whether threadgroups hold the input of all rows beside what else they hold, so that the product makes it itself. */
-function holdsRows(weight: Tensor, rows: number, { threadgroupBytes }: MatrixUnits): boolean {
+function holdsRows(weight: Tensor, rows: number, { threadgroupBytes, copiesCodes }: MatrixUnits): boolean {
   if (rows > OWN_ROWS) return false;
   const held = rows === 1 ? 1 : OWN_ROWS;
   const columns = weight.shape[1] as number, span = spanColumns(weight);
   const bytes = Math.ceil(columns / span) * (span * 4 + 8) * held;
-  const ahead = threadgroupBytes > SMALL_MEMORY;
-  const perRow = ahead ? span * codesOf(weight).bits + 4 * held : 8 * held;
-  const own = UNIT_SIMDGROUPS * ((ahead ? 3 : 1) * 8 * perRow + (ahead ? 0 : 512) + 8 * held) + 64;
+  const perRow = copiesCodes ? span * codesOf(weight).bits + 4 * held : 8 * held;
+  const own = UNIT_SIMDGROUPS * ((copiesCodes ? 3 : 1) * 8 * perRow + (copiesCodes ? 0 : 512) + 8 * held) +
+    64;
   return Math.ceil(bytes / 16) * 16 + own <= threadgroupBytes && (rows === 1 || bytes <= MOST_HELD_BYTES);
 }
 

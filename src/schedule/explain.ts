@@ -1,12 +1,20 @@
 /** A model's plan in figures: layers, KV owners, ops, dispatches, bytes, FLOPs and predicted time, from a config alone. */
 import type { LayerConfig, ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
-import { describe, integer } from "../arguments.ts";
+import { checkFields, describe, flag, integer, number, positive } from "../arguments.ts";
 import { InvalidArgument } from "../errors.ts";
 import { costOf, type OpCost, storedBytes } from "./cost.ts";
 import { DECODE_ROWS, type MatrixUnits, takesMatrixUnits } from "./dispatches.ts";
 import { type KvFormat, pageBytes, pageGroups } from "./groups.ts";
-import { type Machine, machineNamed, MACHINES, secondsOn, THREADGROUP_BYTES, type Work } from "./machines.ts";
+import {
+  type Machine,
+  MACHINE_FIELDS,
+  machineNamed,
+  MACHINES,
+  secondsOn,
+  THREADGROUP_BYTES,
+  type Work,
+} from "./machines.ts";
 import type { Op } from "./ops.ts";
 import { phantomWeights } from "./phantom.ts";
 import type { Tensor } from "./tensor.ts";
@@ -168,10 +176,9 @@ export function explainPlan(
 }
 
 function matrixUnitsOf({ matrixUnits }: ExplainOptions, machine: Machine): MatrixUnits | undefined {
-  if (matrixUnits !== undefined && typeof matrixUnits !== "boolean") {
-    throw new InvalidArgument("matrixUnits must be true or false.");
-  }
-  return matrixUnits ? { threadgroupBytes: machine.threadgroupBytes ?? THREADGROUP_BYTES } : undefined;
+  if (!flag("matrixUnits", matrixUnits)) return undefined;
+  const { threadgroupBytes = THREADGROUP_BYTES, copiesCodes = false } = machine;
+  return { threadgroupBytes, copiesCodes };
 }
 
 function arithmeticOf(
@@ -184,13 +191,7 @@ function arithmeticOf(
 }
 
 function machineOf(device: string | Machine): Machine {
-  if (typeof device === "object" && device !== null) {
-    const { name, bandwidth, flops, dispatch } = device;
-    if (typeof name === "string" && bandwidth > 0 && flops > 0 && dispatch >= 0) return device;
-    throw new InvalidArgument(
-      "A device of your own needs name, bandwidth (bytes/s), flops (1/s) and dispatch (s).",
-    );
-  }
+  if (typeof device === "object" && device !== null) return ownMachine(device);
   const machine = machineNamed(String(device));
   if (machine) return machine;
   throw new InvalidArgument(
@@ -198,6 +199,26 @@ function machineOf(device: string | Machine): Machine {
       MACHINES.map((m) => m.name).join(", ")
     }.`,
   );
+}
+
+/** Checks figures that a caller gives. */
+function ownMachine(machine: Machine): Machine {
+  const { name, bandwidth, flops, dispatch } = machine;
+  if (typeof name !== "string" || bandwidth === undefined || flops === undefined || dispatch === undefined) {
+    throw new InvalidArgument(
+      "A device of your own needs name, bandwidth (bytes/s), flops (1/s) and dispatch (s).",
+    );
+  }
+  checkFields(machine, MACHINE_FIELDS);
+  const most = 1e30; // that no sum passes what a number holds
+  positive("bandwidth", bandwidth, most);
+  positive("flops", flops, most);
+  positive("matrixFlops", machine.matrixFlops, most);
+  for (const key of ["bandwidthShare", "flopsShare", "matrixShare"] as const) positive(key, machine[key], 1);
+  for (const key of ["dispatch", "forward"] as const) number(key, machine[key], 0, 1e9);
+  integer("threadgroupBytes", machine.threadgroupBytes, 0, 2 ** 31);
+  flag("copiesCodes", machine.copiesCodes);
+  return machine;
 }
 
 function yOf(op: Op): Tensor {

@@ -13,7 +13,26 @@ export interface Machine {
   /** the same of `matrixFlops`. Default: `flopsShare` */ matrixShare?: number;
   /** seconds of a forward beside its dispatches: encoding, commit, wait. Default 0 */ forward?: number;
   /** bytes of threadgroup memory that one threadgroup may have. Default 32 KiB */ threadgroupBytes?: number;
+  /**
+   * The kernels of matrix units copy codes into threadgroup memory ahead of their use, as those built as PTX do. Default false
+   */
+  copiesCodes?: boolean;
 }
+
+/** Names of the fields of `Machine`. */
+export const MACHINE_FIELDS: readonly (keyof Machine)[] = [
+  "name",
+  "bandwidth",
+  "flops",
+  "dispatch",
+  "matrixFlops",
+  "bandwidthShare",
+  "flopsShare",
+  "matrixShare",
+  "forward",
+  "threadgroupBytes",
+  "copiesCodes",
+];
 
 /** Bytes of threadgroup memory where a machine does not tell, as of Apple's GPUs. */
 export const THREADGROUP_BYTES: number = 32 * 2 ** 10;
@@ -75,6 +94,7 @@ export const MACHINES: readonly Machine[] = [
     dispatch: 3.7e-6,
     forward: 20e-6,
     threadgroupBytes: 227 * 2 ** 10,
+    copiesCodes: true,
   },
   { name: "cpu", bandwidth: 20e9, flops: 0.15e12, dispatch: 2e-6 }, // two cores of a server
 ];

@@ -85,8 +85,11 @@ function checkSize(bytes: number, name: string, maxBytes: number): void {
 export function parseJsonObject(json: Uint8Array | string, name: string): object {
   let value: unknown;
   try {
+    // Both pass over a byte order mark.
     value = JSON.parse(
-      typeof json === "string" ? json : new TextDecoder("utf-8", { fatal: true }).decode(json),
+      typeof json === "string"
+        ? json.replace(/^\ufeff/, "")
+        : new TextDecoder("utf-8", { fatal: true }).decode(json),
     );
   } catch (error) {
     throw new TokenizerError(

@@ -77,6 +77,24 @@ Deno.test("a sharded checkpoint gives each tensor the file it is in", async () =
   });
 });
 
+Deno.test("config and index may begin with a byte order mark, once", async () => {
+  const files = await shardedFiles();
+  const names = ["config.json", "model.safetensors.index.json"];
+  const marked = (mark: string) => ({
+    ...files,
+    ...Object.fromEntries(names.map((name) => [name, mark + files[name]])),
+  });
+  await withFolder(marked("\ufeff"), async (folder) => {
+    const { config, tensors } = await openCheckpoint(folder);
+    const whole = await openCheckpoint(folderOf("e2b"));
+    assertEquals(config, whole.config);
+    assertEquals(new Set(tensors.keys()), new Set(whole.tensors.keys()));
+  });
+  await withFolder(marked("\ufeff\ufeff"), async (folder) => {
+    await assertRejects(() => openCheckpoint(folder), CheckpointError, "not valid JSON");
+  });
+});
+
 /** [what is wrong, change of the files, words of the message]. */
 const BROKEN_SHARDS: [string, (files: Record<string, string | Uint8Array>) => void, string[]][] = [
   ["a missing shard", (files) => delete files["m-2.safetensors"], ["m-2.safetensors", "does not exist"]],

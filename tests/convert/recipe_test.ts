@@ -53,6 +53,8 @@ Deno.test("a recipe file decides by the first pattern that fits", () => {
     "*.down_proj": { bits: 6, group: 32 },
     "layers.(1).x+": { bits: 2 },
   });
+  const marked = recipeFromJson("\ufeff" + text, "r.json", uniform(base), 64); // as some editors write it
+  assertEquals(marked(place("layers.10.mlp.down_proj")), { bits: 6, groupSize: 32 });
   const recipe = recipeFromJson(text, "r.json", uniform(base), 64);
   assertEquals(recipe(place("layers.0.mlp.down_proj")), false);
   assertEquals(recipe(place("layers.10.mlp.down_proj")), { bits: 6, groupSize: 32 });

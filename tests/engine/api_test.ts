@@ -284,6 +284,8 @@ Deno.test("after disposal every call is a Disposed error", async () => {
   for (
     const call of [
       () => model.memory(),
+      () => model.explain(),
+      () => model.explain({ device: "M4", rows: 0 }), // whatever else may be wrong
       () => model.session(),
       () => session.fork(),
       () => model.renderChat(HELLO),
@@ -291,4 +293,8 @@ Deno.test("after disposal every call is a Disposed error", async () => {
   ) {
     assertThrows(call, markbase.Disposed);
   }
+  // What was read at load can still be read.
+  assertEquals([model.config.modelType, model.contextLength > 0, model.warnings], ["gemma4", true, []]);
+  assertEquals(model.tokenizer.decode(model.tokenizer.encode("Hello")), "Hello");
+  assertEquals([session.ids, session.warnings], [[], []]);
 });

@@ -33,6 +33,37 @@ Deno.test("a model that cannot fit is refused before it is loaded, with needed a
   assert(weights + kv + activations <= error.neededBytes, `${weights} + ${kv} + ${activations} bytes`);
 });
 
+Deno.test("a byte order mark before any text file of a model is not part of it", async () => {
+  const marked = async (folder: string, name: string, text?: string) => {
+    text ??= await Deno.readTextFile(`${TINY}/${name}`);
+    await Deno.writeTextFile(`${folder}/${name}`, "\ufeff" + text);
+  };
+  const messages = [{ role: "user" as const, content: "What is 27 + 45?" }];
+  await using plain = await load("tiny", { device: "cpu", precision: "exact" });
+  const template = await Deno.readTextFile(`${TINY}/chat_template.jinja`);
+  // The template may stand in any of three files.
+  for (const place of ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"]) {
+    using copy = await copyOf(TINY);
+    for (const name of Deno.readDirSync(TINY).map(({ name }) => name)) {
+      if (name.endsWith(".json")) await marked(copy.path, name);
+    }
+    if (place === "chat_template.jinja") await marked(copy.path, place);
+    else {
+      await Deno.remove(`${copy.path}/chat_template.jinja`);
+      const beside = place === "tokenizer_config.json"
+        ? JSON.parse(await Deno.readTextFile(`${TINY}/${place}`))
+        : {};
+      await marked(copy.path, place, JSON.stringify({ ...beside, chat_template: template }));
+    }
+    await using model = await load(copy.path, { device: "cpu", precision: "exact" });
+    assertEquals(model.config, plain.config);
+    assertEquals(model.renderChat(messages), plain.renderChat(messages));
+    const image = new URL("../../examples/media/circles.png", import.meta.url);
+    assertEquals((await model.embedImage(image)).length, (await plain.embedImage(image)).length);
+    assertEquals((await model.chat(messages, { temperature: 0 })).text, "72");
+  }
+});
+
 Deno.test("without a wanted context a small budget gives a shorter one, and a warning says so", async () => {
   const { neededBytes } = await assertRejects(
     () => load("tiny", { memory: 1e6, contextLength: 2048 }),

@@ -14,6 +14,8 @@ import { buildSoftMetalLibrary } from "../softmetal/task.ts";
 import { fixtureModel, TINY } from "../support/models.ts";
 
 const library = await buildSoftMetalLibrary();
+/** What the matrix units of software Metal have. */
+const METAL_UNITS: MatrixUnits = { threadgroupBytes: THREADGROUP_BYTES, copiesCodes: false };
 
 async function compiled(
   device: Device,
@@ -96,7 +98,7 @@ Deno.test({
         const shape = { rows, outRows: rows, context: 0 };
         const dispatches = (units?: MatrixUnits) =>
           plan.ops.reduce((sum, op) => sum + dispatchesOf(op, shape, units), 0);
-        const expected = dispatches({ threadgroupBytes: THREADGROUP_BYTES });
+        const expected = dispatches(METAL_UNITS);
         assertEquals(await started(pass, input), expected, `${rows} rows, fused ${fuse}`);
         if (rows === 2) assert(expected < dispatches(), "matrix units take some of the products");
       }
@@ -114,7 +116,7 @@ Deno.test("the dispatches of single ops on matrix units are counted as a GPU mak
     using scope = new DisposableStack();
     const pass = await compiled(device, plan, buffers, scope);
     const shape = { rows: input.rows.length, outRows: input.outputs.length, context: 0 };
-    const expected = dispatchesOf(plan.ops[0], shape, { threadgroupBytes: THREADGROUP_BYTES });
+    const expected = dispatchesOf(plan.ops[0], shape, METAL_UNITS);
     assertEquals(await started(pass, input), expected, c.name);
     counted++;
   }

@@ -79,9 +79,9 @@ Deno.test("only the shards that the index names are pulled", async () => {
   const commit = smallModel();
   delete commit.files["model.safetensors"];
   const shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
-  commit.files["model.safetensors.index.json"] = new TextEncoder().encode(JSON.stringify({
-    weight_map: { a: shards[0], b: shards[1], c: shards[0] },
-  }));
+  const map = { weight_map: { a: shards[0], b: shards[1], c: shards[0] } };
+  // as some editors write it, with a byte order mark
+  commit.files["model.safetensors.index.json"] = new TextEncoder().encode("\ufeff" + JSON.stringify(map));
   for (const shard of [...shards, "consolidated.safetensors"]) commit.files[shard] = WEIGHTS.slice(0, 1000);
   await using hub = await FakeHub.start(commit);
   await hub.pull();

@@ -1,5 +1,5 @@
 import { assert, assertAlmostEquals, assertEquals, assertRejects, assertThrows } from "@std/assert";
-import { explain, InvalidArgument } from "../../mod.ts";
+import { explain, InvalidArgument, UnknownOption } from "../../mod.ts";
 import { parseConfig } from "../../src/checkpoint/config.ts";
 import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { explainPlan } from "../../src/schedule/explain.ts";
@@ -195,6 +195,32 @@ Deno.test("an unknown device or a wrong size is an InvalidArgument", async () =>
   assertThrows(() => explainPlan(E4B, { context: -1 }), InvalidArgument, "context");
   assertThrows(() => explainPlan(E4B, { matrixUnits: 1 as never }), InvalidArgument, "matrixUnits");
   await assertRejects(() => explain("tiny", { rows: 1.5 }), InvalidArgument);
+});
+
+Deno.test("figures of one's own that say nothing, or have a name that no figure has, are refused by name", () => {
+  const own = { name: "mine", bandwidth: 1e12, flops: 1e13, dispatch: 1e-6 };
+  const wrong: Record<string, unknown>[] = [
+    { bandwidth: NaN },
+    { bandwidth: "1e12" },
+    { flops: 0 },
+    { dispatch: -1 },
+    { forward: Infinity },
+    { matrixFlops: -1 },
+    { bandwidthShare: 75 },
+    { threadgroupBytes: 1.5 },
+    { copiesCodes: 1 },
+  ];
+  for (const change of wrong) {
+    const device = { ...own, ...change } as never;
+    assertThrows(() => explainPlan(E4B, { device }), InvalidArgument, Object.keys(change)[0]);
+  }
+  assertThrows(
+    () => explainPlan(E4B, { device: { ...own, bandwith: 1 } as never }),
+    UnknownOption,
+    "bandwith",
+  );
+  const full = { ...own, matrixShare: 1, forward: 0, threadgroupBytes: 65_536, copiesCodes: true };
+  assertEquals(explainPlan(E4B, { device: full, matrixUnits: true }).device, full);
 });
 
 Deno.test("with a cache of codes an attention reads a byte for each element and a scale for each head of a token", () => {

@@ -219,6 +219,13 @@ Deno.test("bytes that are not a JSON object are typed errors", () => {
   assertThrows(() => parseTokenizer(Uint8Array.of(0x7b, 0xff, 0x7d)), TokenizerError, "not valid JSON");
 });
 
+Deno.test("one byte order mark before a tokenizer file is passed over, in bytes and in text", () => {
+  const text = "\ufeff" + JSON.stringify(sample());
+  for (const file of [text, new TextEncoder().encode(text)]) {
+    assertEquals(parseTokenizer(file).vocabularySize, parseTokenizer(sample()).vocabularySize);
+  }
+});
+
 Deno.test("any truncation of a tokenizer file is a typed error", () => {
   const bytes = new TextEncoder().encode(JSON.stringify(sample()));
   for (let end = 0; end < bytes.length; end += 97) {
