@@ -1,7 +1,14 @@
 /** The fixture models on a device against their golden values. */
 import type { DeviceKind } from "../../ffi/device.ts";
 import { load } from "../../mod.ts";
-import { cosine, divergence, fixtureModel, maxDifference, readGolden } from "../../tests/support/models.ts";
+import {
+  cosine,
+  divergence,
+  fixtureModel,
+  GOLDEN_MODELS,
+  maxDifference,
+  readGolden,
+} from "../../tests/support/models.ts";
 
 /** How one model did. */
 export interface ModelResult {
@@ -12,25 +19,10 @@ export interface ModelResult {
   /** greedy continuations equal to the golden ones, of how many */ greedy: [number, number];
 }
 
-const MODELS = [
-  "e2b",
-  "e4b",
-  "e2b-mlx-4bit",
-  "e4b-mlx-mixed",
-  "26b-a4b",
-  "26b-a4b-mlx-4bit",
-  "26b-a4b-gguf-q4_0",
-  "kq-gguf-q4_k_m",
-  "tiny-gguf-iq4_nl",
-  "tiny-mlx-mxfp4",
-  "tiny-mlx-nvfp4",
-  "gemma3",
-];
-
 /** Runs every fixture model that is there. */
 export async function goldenModels(device: DeviceKind): Promise<ModelResult[]> {
   const results: ModelResult[] = [];
-  for (const name of MODELS) {
+  for (const name of GOLDEN_MODELS) {
     const folder = fixtureModel(name);
     if (folder === null) continue;
     const golden = await readGolden(folder);

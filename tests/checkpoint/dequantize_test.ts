@@ -3,20 +3,15 @@ import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { parseHeader } from "../../src/checkpoint/safetensors.ts";
 import type { FileRange, WeightTensor } from "../../src/checkpoint/tensor.ts";
 import { dequantizeRow, fromE4m3, readNumber } from "../../src/conformance/oracle/dequantize.ts";
+import { MODELS } from "../support/models.ts";
 import { folderOf, onRow, readJson } from "./support.ts";
 
 const ROWS = [
-  "e2b-mlx-4bit",
-  "e4b-mlx-mixed",
+  ...MODELS.small.filter((name) => name.includes("mlx")),
   "26b-a4b-mlx-4bit",
   "31b-mlx-4bit",
-  "e2b-mm-clipped-mlx-4bit",
-  "tiny-mlx-3bit",
-  "tiny-mlx-5bit",
-  "tiny-mlx-6bit",
-  "tiny-mlx-8bit",
-  "tiny-mlx-mxfp4",
-  "tiny-mlx-nvfp4",
+  ...MODELS.media,
+  ...MODELS.tiny,
 ];
 
 interface Probe {

@@ -1,6 +1,7 @@
 /** Fixture folders, and safetensors files made on the spot. */
 import { existsSync } from "node:fs";
 import { type Checkpoint, openCheckpoint } from "../../src/checkpoint/open.ts";
+import { MODELS } from "../support/models.ts";
 import { concat } from "../support/bytes.ts";
 
 const root = new URL("../../", import.meta.url).pathname;
@@ -8,7 +9,7 @@ const own = `${root}tests/fixtures/models/`;
 const shared = `${root}../shared/`;
 
 /** Rows that come with the repository. */
-export const OWN_ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
+export const OWN_ROWS: readonly string[] = MODELS.small;
 
 /** GGUF rows, and the row that each was made from where it lies beside them. */
 export const GGUF_ROWS: readonly (readonly [row: string, from: string | null])[] = [
@@ -21,24 +22,16 @@ export const GGUF_ROWS: readonly (readonly [row: string, from: string | null])[]
 ];
 
 /** Rows that lie beside the repository on some machines. */
-export const SHARED_ROWS = [
-  "12b",
-  "26b-a4b",
-  "26b-a4b-mlx-4bit",
-  "31b",
-  "31b-mlx-4bit",
+export const SHARED_ROWS: readonly string[] = [
+  ...MODELS.large,
+  ...MODELS.experts,
   "31b-mm",
   "assistant-31b",
   "assistant-e2b",
   "e2b-mm-clipped",
-  "e2b-mm-clipped-mlx-4bit",
+  ...MODELS.media,
   "e2b-mm-unclipped",
-  "tiny-mlx-3bit",
-  "tiny-mlx-5bit",
-  "tiny-mlx-6bit",
-  "tiny-mlx-8bit",
-  "tiny-mlx-mxfp4",
-  "tiny-mlx-nvfp4",
+  ...MODELS.tiny,
 ];
 
 /** The model that ships with the project. */

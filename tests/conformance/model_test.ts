@@ -9,7 +9,7 @@ import { OUTPUT, type TextPlan } from "../../src/schedule/text.ts";
 import type { Dim, Tensor } from "../../src/schedule/tensor.ts";
 import { fixture, type FixtureModel } from "../oracle/model.ts";
 import { Oracle } from "../../src/conformance/oracle/run.ts";
-import { fixtureModel, type Golden, readGolden } from "../support/models.ts";
+import { fixtureModel, type Golden, MODELS, readGolden } from "../support/models.ts";
 import { difference } from "../../src/conformance/compare.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
 import { equal } from "../../src/conformance/runner.ts";
@@ -110,7 +110,7 @@ function reference(plan: TextPlan, model: FixtureModel, input: RunInput): Float6
 
 const every = (ids: readonly number[]) => ids.map((_, i) => i);
 
-for (const row of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "26b-a4b", "26b-a4b-mlx-4bit"]) {
+for (const row of [...MODELS.small, ...MODELS.experts]) {
   /** the oracle's outputs by schedule and prompt, the same for every level */
   const references = new Map<string, Float64Array[]>();
   test(`${row} in exact mode agrees with the oracle after every layer, fused and elementary`, async (device) => {
@@ -137,7 +137,7 @@ for (const row of ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed", "26b-a4b", "26
   });
 }
 
-for (const row of ["26b-a4b", "26b-a4b-mlx-4bit"]) {
+for (const row of MODELS.experts) {
   test(`${row} chooses the golden experts with the golden shares in every layer`, async (device) => {
     const { model, golden } = await open(row);
     for (const fuse of [true, false]) {

@@ -8,26 +8,13 @@ import { allCases } from "../../src/conformance/cases.ts";
 import { select } from "../../src/conformance/select.ts";
 import { variantsOf } from "../../src/schedule/variants.ts";
 import { fixture } from "../oracle/model.ts";
-import { fixtureModel, TINY } from "../support/models.ts";
+import { fixtureModel, MODELS, TINY } from "../support/models.ts";
 
 const cases = allCases();
 
-/** Fixtures that this version can plan; those that are absent are skipped and named. */
-const MODELS = [
-  "e2b",
-  "e4b",
-  "e2b-mlx-4bit",
-  "e4b-mlx-mixed",
-  "12b",
-  "31b",
-  "31b-mlx-4bit",
-  "26b-a4b",
-  "26b-a4b-mlx-4bit",
-];
-
 Deno.test("there is a case of every variant that a model needs, and few cases have them all", async () => {
   const folders = [TINY];
-  for (const name of MODELS) {
+  for (const name of [...MODELS.small, ...MODELS.large, ...MODELS.experts]) {
     const folder = fixtureModel(name);
     if (folder) folders.push(folder);
     else console.log(`  skipped: the fixture ${name} is absent`);

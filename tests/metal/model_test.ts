@@ -2,21 +2,12 @@
 import { assert, assertEquals } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
 import { checkLogits, checkStates } from "../support/golden.ts";
-import { cosine, fixtureModel, readGolden, TINY } from "../support/models.ts";
+import { cosine, fixtureModel, MODELS, readGolden, TINY } from "../support/models.ts";
 import { EXACT, loadMetal } from "./load.ts";
 import { SoftwareMetal } from "./metal.ts";
 
 const supported = Deno.build.os === "linux";
-const ROWS = [
-  "e2b",
-  "e4b",
-  "e2b-mlx-4bit",
-  "e4b-mlx-mixed",
-  "26b-a4b",
-  "26b-a4b-mlx-4bit",
-  "gemma3",
-  "kq-gguf-q4_k_m",
-];
+const ROWS = [...MODELS.small, ...MODELS.experts, ...MODELS.gemma3, "kq-gguf-q4_k_m"];
 const MOST_DISPATCHES = 310; // of a one-row forward
 
 /** A fixture on "metal", with its golden values. */

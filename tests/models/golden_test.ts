@@ -5,34 +5,8 @@ import { LOGITS_OUTPUT } from "../../src/engine/results.ts";
 import { OUTPUT } from "../../src/schedule/text.ts";
 import { EXACT } from "../support/calls.ts";
 import { checkLogits, checkStates } from "../support/golden.ts";
-import { fixtureModel, maxDifference, readGolden } from "../support/models.ts";
+import { fixtureModel, GOLDEN_MODELS, maxDifference, readGolden } from "../support/models.ts";
 
-/** The rows of the repository and those of the optional set. */
-const ROWS = [
-  "e2b",
-  "e4b",
-  "e2b-mlx-4bit",
-  "e4b-mlx-mixed",
-  "12b",
-  "31b",
-  "31b-mlx-4bit",
-  "26b-a4b",
-  "26b-a4b-mlx-4bit",
-  "e2b-gguf-q4_0",
-  "e4b-gguf-mixed",
-  "26b-a4b-gguf-q4_0",
-  "31b-gguf-q5_0",
-  "kq-gguf-q4_k_m",
-  "tiny-gguf-iq4_nl",
-  "gemma3",
-  "tiny-mlx-3bit",
-  "tiny-mlx-5bit",
-  "tiny-mlx-6bit",
-  "tiny-mlx-8bit",
-  "tiny-mlx-mxfp4",
-  "tiny-mlx-nvfp4",
-  "e2b-mm-clipped-mlx-4bit",
-];
 /** Its best two tokens are once too near each other for a comparison of tokens. */
 const NEAR_DRAWS = ["e2b-mm-clipped-mlx-4bit"];
 
@@ -44,7 +18,7 @@ async function open(name: string, internals: Internals = {}) {
   return { model: await loadWith(folder, EXACT, internals), golden, prompts };
 }
 
-for (const name of ROWS) {
+for (const name of GOLDEN_MODELS) {
   const ignore = fixtureModel(name) === null;
   Deno.test(`${name} meets the golden logits at the last eight positions`, { ignore }, async () => {
     const { model, golden, prompts } = await open(name);

@@ -1,16 +1,15 @@
 /** Whole fixture models run by the oracle: proves schedule and oracle without any native code. */
 import { assert, assertEquals } from "@std/assert";
 import { OUTPUT } from "../../src/schedule/text.ts";
-import { fixtureModel, largest, maxDifference, readGolden } from "../support/models.ts";
+import { fixtureModel, largest, maxDifference, MODELS, readGolden } from "../support/models.ts";
 import { fixture } from "./model.ts";
 import { Oracle } from "../../src/conformance/oracle/run.ts";
 
-const ROWS = ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"];
 /** Suggested with the golden values for f32 arithmetic. */
 const LOGITS = 2e-3;
 const STATES = 1e-3;
 
-for (const row of ROWS) {
+for (const row of MODELS.small) {
   for (const fuse of [true, false]) {
     const schedule = fuse ? "fused" : "elementary";
     Deno.test(`oracle: ${row} by the ${schedule} schedule has the golden logits and hidden states`, async () => {

@@ -1,92 +1,16 @@
 import { assert, assertAlmostEquals, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { explain, InvalidArgument, UnknownOption } from "../../mod.ts";
+import { configOf, shapes } from "../../bench/synthetic.ts";
 import { parseConfig } from "../../src/checkpoint/config.ts";
 import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { explainPlan } from "../../src/schedule/explain.ts";
 import { MACHINES } from "../../src/schedule/machines.ts";
 import { fixtureModel } from "../support/models.ts";
 
-/** The text network of a published model, from its sizes. */
-function textConfig(sizes: Record<string, unknown>, layers: number, fullEvery: number) {
-  return parseConfig({
-    model_type: "gemma4_text",
-    num_hidden_layers: layers,
-    head_dim: 256,
-    global_head_dim: 512,
-    vocab_size: 262_144,
-    layer_types: Array.from(
-      { length: layers },
-      (_, i) => i % fullEvery === fullEvery - 1 ? "full_attention" : "sliding_attention",
-    ),
-    ...sizes,
-  });
-}
-
-const E2B = textConfig(
-  {
-    hidden_size: 1536,
-    intermediate_size: 6144,
-    num_attention_heads: 8,
-    num_key_value_heads: 1,
-    hidden_size_per_layer_input: 256,
-    vocab_size_per_layer_input: 262_144,
-    num_kv_shared_layers: 20,
-    use_double_wide_mlp: true,
-    sliding_window: 512,
-  },
-  35,
-  5,
+/** Text networks of published models in bf16. What a token of each costs is in rows_test.ts. */
+const [E2B, E4B] = ["e2b", "e4b"].map((name) =>
+  parseConfig(configOf({ ...shapes[name], unquantised: true }))
 );
-/** 42 layers, every sixth full, the last 18 sharing keys and values. */
-const E4B = textConfig(
-  {
-    hidden_size: 2560,
-    intermediate_size: 10_240,
-    num_attention_heads: 8,
-    num_key_value_heads: 2,
-    hidden_size_per_layer_input: 256,
-    vocab_size_per_layer_input: 262_144,
-    num_kv_shared_layers: 18,
-    sliding_window: 512,
-  },
-  42,
-  6,
-);
-const DENSE_31B = textConfig(
-  {
-    hidden_size: 5376,
-    intermediate_size: 21_504,
-    num_attention_heads: 32,
-    num_key_value_heads: 16,
-    num_global_key_value_heads: 4,
-    attention_k_eq_v: true,
-    hidden_size_per_layer_input: 0,
-    sliding_window: 1024,
-  },
-  60,
-  6,
-);
-
-/** Dispatches of a token: a sliding layer, a full layer, the whole forward. Counted by hand from DESIGN's list of a layer's dispatches. */
-const DISPATCHES: [string, typeof E4B, number, number, number][] = [
-  // embedding, projection and norms of the per-layer inputs; head, two of candidates
-  ["E2B", E2B, 7, 8, 3 + 28 * 7 + 7 * 8 + 3],
-  ["E4B", E4B, 7, 8, 3 + 35 * 7 + 7 * 8 + 3],
-  // without per-layer inputs two less a layer
-  ["31B", DENSE_31B, 5, 6, 1 + 50 * 5 + 10 * 6 + 3],
-];
-
-for (const [name, config, sliding, full, all] of DISPATCHES) {
-  Deno.test(`a token of ${name} takes ${sliding} dispatches a sliding layer, ${full} a full one, ${all} in all`, () => {
-    const { layers, totals, ops } = explainPlan(config, { device: "metal" });
-    for (const { kind, dispatches, index } of layers) {
-      assertEquals(dispatches, kind === "full" ? full : sliding, `layer ${index}`);
-    }
-    assertEquals(totals.dispatches, all);
-    assertEquals(totals.ops, ops.length);
-    assertEquals(totals.dispatches, ops.reduce((sum, op) => sum + op.dispatches, 0));
-  });
-}
 
 Deno.test("a token of E4B takes 310 dispatches at most, and a token of E2B fewer", () => {
   assert(explainPlan(E4B, { device: "metal" }).totals.dispatches <= 310);

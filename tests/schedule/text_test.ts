@@ -12,7 +12,15 @@ import {
   type TextPlanOptions,
 } from "../../src/schedule/text.ts";
 import { Oracle } from "../../src/conformance/oracle/run.ts";
-import { cosine, fixtureModel, type Golden, largest, maxDifference, readGolden } from "../support/models.ts";
+import {
+  cosine,
+  fixtureModel,
+  type Golden,
+  largest,
+  maxDifference,
+  MODELS,
+  readGolden,
+} from "../support/models.ts";
 
 const LIMITS: Limits = { rows: 192, out_rows: 192, sequences: 1, pages: 16 };
 const PAGES = 8;
@@ -82,20 +90,7 @@ function run(fixture: Fixture, plan: TextPlan, ids: number[], outputs: number[])
   return { logits, states: () => plan.states.map((state) => oracle.value(state, input)) };
 }
 
-for (
-  const name of [
-    "e2b",
-    "e4b",
-    "e2b-mlx-4bit",
-    "e4b-mlx-mixed",
-    "31b",
-    "31b-mlx-4bit",
-    "12b",
-    "26b-a4b",
-    "26b-a4b-mlx-4bit",
-  ]
-) {
-  // The last three have keys that are values and no per-layer embeddings; they are in the optional set.
+for (const name of [...MODELS.small, ...MODELS.large, ...MODELS.experts]) {
   const ignore = fixtureModel(name) === null;
   Deno.test(
     `the schedule of ${name}, run by the oracle, meets the golden logits and states`,

@@ -14,6 +14,37 @@ export function fixtureModel(name: string): string | null {
   return null;
 }
 
+/** Fixture models whose text has golden values, by what sets them apart; those of the optional set may be absent. */
+export const MODELS = {
+  /** keys, values and per-layer embeddings of their own: unquantised, and as MLX converts them */
+  small: ["e2b", "e4b", "e2b-mlx-4bit", "e4b-mlx-mixed"],
+  /** full layers whose keys are their values, no per-layer embeddings; all of the optional set */
+  large: ["12b", "31b", "31b-mlx-4bit"],
+  experts: ["26b-a4b", "26b-a4b-mlx-4bit"],
+  gguf: [
+    "e2b-gguf-q4_0",
+    "e4b-gguf-mixed",
+    "26b-a4b-gguf-q4_0",
+    "31b-gguf-q5_0",
+    "kq-gguf-q4_k_m",
+    "tiny-gguf-iq4_nl",
+  ],
+  gemma3: ["gemma3"],
+  /** the shipped model in other formats of MLX */
+  tiny: [
+    "tiny-mlx-3bit",
+    "tiny-mlx-5bit",
+    "tiny-mlx-6bit",
+    "tiny-mlx-8bit",
+    "tiny-mlx-mxfp4",
+    "tiny-mlx-nvfp4",
+  ],
+  /** with towers, quantised */ media: ["e2b-mm-clipped-mlx-4bit"],
+} as const;
+
+/** All of them. */
+export const GOLDEN_MODELS: readonly string[] = Object.values(MODELS).flat();
+
 /** A folder of the optional set of the small trained model; null if absent. */
 export function sharedTiny(name: string): string | null {
   const url = new URL(`../../../shared/tiny/${name}`, import.meta.url);
