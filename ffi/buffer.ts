@@ -3,6 +3,9 @@ import { type Bytes, ErrorText, fixedBytes, size } from "./call.ts";
 import { Handle } from "./handle.ts";
 import type { NativeSymbols } from "./library.ts";
 
+/** Bytes that `fixedBytes` let through. */
+type FixedBytes = Bytes & { buffer: ArrayBuffer };
+
 /**
  * A native buffer, made by `Device.createBuffer` or `Device.mapFile`. `using` releases it at the end of the scope; `close()`
  * does so at once and throws `Disposed` when called again. A pass keeps the buffers it was compiled with.
@@ -30,74 +33,24 @@ export class Buffer implements Disposable, AsyncDisposable {
 
   /** Fills `destination` from `offset` (bytes) on. Throws `InvalidArgument` beyond the end. */
   read(offset: number, destination: Bytes): void {
-    const error = new ErrorText();
-    const view = fixedBytes(destination, "The destination of a read");
-    error.unwrap(
-      this.#native.mb_buffer_read(
-        this.#handle.pointer,
-        size(offset, "The offset"),
-        view,
-        BigInt(view.byteLength),
-        error.bytes,
-        error.capacity,
-      ),
-    );
+    this.#transfer("mb_buffer_read", offset, fixedBytes(destination, "The destination of a read"));
   }
 
   /** As `read`, on another thread. `destination` must stay untouched until it resolves. */
   async readAsync(offset: number, destination: Bytes): Promise<void> {
-    const error = new ErrorText();
     const view = fixedBytes(destination, "The destination of a read");
-    const at = size(offset, "The offset");
-    const status = await this.#handle.use(
-      [this, view, error],
-      (pointer) =>
-        this.#native.mb_buffer_read_async(
-          pointer,
-          at,
-          view,
-          BigInt(view.byteLength),
-          error.bytes,
-          error.capacity,
-        ),
-    );
-    error.unwrap(status);
+    await this.#transferAsync("mb_buffer_read_async", offset, view);
   }
 
   /** Stores `source` from `offset` (bytes) on. Throws `InvalidArgument` beyond the end or in a mapped file. */
   write(offset: number, source: Bytes): void {
-    const error = new ErrorText();
-    const view = fixedBytes(source, "The source of a write");
-    error.unwrap(
-      this.#native.mb_buffer_write(
-        this.#handle.pointer,
-        size(offset, "The offset"),
-        view,
-        BigInt(view.byteLength),
-        error.bytes,
-        error.capacity,
-      ),
-    );
+    this.#transfer("mb_buffer_write", offset, fixedBytes(source, "The source of a write"));
   }
 
   /** As `write`, on another thread. `source` must stay untouched until it resolves. */
   async writeAsync(offset: number, source: Bytes): Promise<void> {
-    const error = new ErrorText();
     const view = fixedBytes(source, "The source of a write");
-    const at = size(offset, "The offset");
-    const status = await this.#handle.use(
-      [this, view, error],
-      (pointer) =>
-        this.#native.mb_buffer_write_async(
-          pointer,
-          at,
-          view,
-          BigInt(view.byteLength),
-          error.bytes,
-          error.capacity,
-        ),
-    );
-    error.unwrap(status);
+    await this.#transferAsync("mb_buffer_write_async", offset, view);
   }
 
   /** Copies `bytes` bytes from another buffer of the same device; the ranges must not overlap. */
@@ -129,6 +82,27 @@ export class Buffer implements Disposable, AsyncDisposable {
         error.capacity,
       ),
     );
+  }
+
+  #transfer(name: "mb_buffer_read" | "mb_buffer_write", offset: number, view: FixedBytes): void {
+    const error = new ErrorText();
+    const { pointer } = this.#handle;
+    const at = size(offset, "The offset"), bytes = BigInt(view.byteLength);
+    error.unwrap(this.#native[name](pointer, at, view, bytes, error.bytes, error.capacity));
+  }
+
+  async #transferAsync(
+    name: "mb_buffer_read_async" | "mb_buffer_write_async",
+    offset: number,
+    view: FixedBytes,
+  ): Promise<void> {
+    const error = new ErrorText();
+    const at = size(offset, "The offset"), bytes = BigInt(view.byteLength);
+    const status = await this.#handle.use(
+      [this, view, error],
+      (pointer) => this.#native[name](pointer, at, view, bytes, error.bytes, error.capacity),
+    );
+    error.unwrap(status);
   }
 
   /** Releases the buffer. Throws `Disposed` when it already was. */

@@ -1,16 +1,34 @@
 /** Many calls of one model at once: equal to calls alone, aborted, left early, disposed. */
 import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
-import { DeviceError, Disposed, load, MarkbaseError } from "../../mod.ts";
-import { loadWith } from "../../src/engine/load.ts";
+import { DeviceError, Disposed, load, type LoadOptions, MarkbaseError } from "../../mod.ts";
+import { type Internals, loadWith } from "../../src/engine/load.ts";
 import { EXACT, generated, QUESTIONS, user } from "../support/calls.ts";
 import { maxDifference, TINY } from "../support/models.ts";
+
+/** The shipped model, whose pages are all free when no call is under way. */
+function loadForgetful(options: LoadOptions = {}, internals: Internals = {}) {
+  return loadWith(TINY, { ...EXACT, ...options }, { keptPrefixes: 0, ...internals });
+}
+
+/** A signal that aborts after some milliseconds, and its reason. */
+function abortAfter(milliseconds: number): { signal: AbortSignal; reason: Error } {
+  const controller = new AbortController();
+  const reason = new Error("enough");
+  setTimeout(() => controller.abort(reason), milliseconds);
+  return { signal: controller.signal, reason };
+}
+
+/** Awaits a rejection with this very value. */
+async function assertRejectsWith(promise: Promise<unknown>, reason: unknown): Promise<void> {
+  assertEquals(await promise.catch((error) => error), reason);
+}
 
 Deno.test("replies that run at the same time equal those that run alone", async () => {
   await using model = await load("tiny", EXACT);
   const alone: string[] = [];
   {
-    await using fresh = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+    await using fresh = await loadForgetful();
     for (const question of QUESTIONS) alone.push((await fresh.chat(user(question), { temperature: 0 })).text);
   }
   const together = await Promise.all(
@@ -38,30 +56,29 @@ Deno.test("two streams that one loop reads in turn do not wait for each other", 
 });
 
 Deno.test("an aborted call rejects with the signal's reason, before, while queued and while computing", async () => {
-  await using model = await loadWith(TINY, { ...EXACT, contextLength: 2048 }, { keptPrefixes: 0 });
+  await using model = await loadForgetful({ contextLength: 2048 });
   const reason = new Error("enough");
-  const same = async (promise: Promise<unknown>) =>
-    assertEquals(await promise.catch((error) => error), reason);
-  await same(model.chat(user("Hi"), { signal: AbortSignal.abort(reason) }));
+  await assertRejectsWith(model.chat(user("Hi"), { signal: AbortSignal.abort(reason) }), reason);
 
   const long = Array.from({ length: 2000 }, (_, i) => 300 + i % 1000);
   const running = new AbortController(), queued = new AbortController();
   const a = model.logits(long, { signal: running.signal });
   const b = model.logits(long, { signal: queued.signal });
   queued.abort(reason);
-  await same(b);
+  await assertRejectsWith(b, reason);
   setTimeout(() => running.abort(reason), 3);
-  await same(a);
+  await assertRejectsWith(a, reason);
 
   const streaming = new AbortController();
   const texts: string[] = [];
-  await same((async () => {
+  const streamed = async () => {
     for await (
       const part of model.stream(user("Tell me a short story."), { temperature: 0, signal: streaming.signal })
     ) {
       if (part.type === "text" && texts.push(part.text) === 3) streaming.abort(reason);
     }
-  })());
+  };
+  await assertRejectsWith(streamed(), reason);
   assertEquals(texts.length, 3);
   assertEquals(model.memory().kvUsed, 0, "aborted calls gave their pages back");
   assertEquals((await model.chat(user("What is 27 + 45?"), { temperature: 0 })).text, "72");
@@ -74,18 +91,17 @@ Deno.test("timers have their turns between the tokens of a stream, however short
   const controller = new AbortController();
   const reason = new Error("enough");
   const options = { temperature: 0, ignoreEos: true, maxTokens: 2000, signal: controller.signal };
-  const error = await (async () => {
+  const generating = async () => {
     for await (const _ of model.generate([2, 300, 301], options)) {
       if (tokens++ === 0) setTimeout(() => controller.abort(reason), 50);
     }
-  })().catch((error) => error);
-  clearInterval(timer);
-  assertEquals(error, reason);
+  };
+  await assertRejectsWith(generating(), reason).finally(() => clearInterval(timer));
   assert(tokens < 2000 && turns > 4, `${tokens} tokens, ${turns} turns`);
 });
 
 Deno.test("a chunk that the device gives up on is run again once with half the rows, and a warning says so", async () => {
-  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  await using model = await loadForgetful();
   // As many rows as a chunk has on the slowest machine.
   const ids = Array.from({ length: 256 }, (_, i) => 300 + i);
   const expected = await model.logits(ids);
@@ -111,7 +127,7 @@ Deno.test("a chunk that the device gives up on is run again once with half the r
 });
 
 Deno.test("leaving a stream early gives its pages back", async () => {
-  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  await using model = await loadForgetful();
   for await (const part of model.stream(user("Tell me a short story."))) if (part.type === "text") break;
   for await (const _ of model.generate([2, 15, 374])) break;
   assertEquals(model.memory().kvUsed, 0);
@@ -157,10 +173,7 @@ Deno.test("after disposal every call throws Disposed, and calls under way end wi
 });
 
 Deno.test("a short prompt that comes while a long one is computed does not wait for its end, nor do two long ones", async () => {
-  await using model = await loadWith(TINY, { ...EXACT, contextLength: 4096 }, {
-    chunkRows: 64,
-    keptPrefixes: 0,
-  });
+  await using model = await loadForgetful({ contextLength: 4096 }, { chunkRows: 64 });
   const ids = (count: number, seed: number) =>
     Array.from({ length: count }, (_, i) => 3 + (i * 31 + seed) % 900);
   const done: string[] = [];
@@ -179,7 +192,7 @@ Deno.test("a short prompt that comes while a long one is computed does not wait 
 });
 
 Deno.test("more streams than a forward has rows for go on side by side", async () => {
-  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0, kvPages: 600 });
+  await using model = await loadForgetful({}, { kvPages: 600 });
   const counts = new Array<number>(40).fill(0);
   let widest = 0;
   await Promise.all(counts.map(async (_, i) => {
@@ -214,34 +227,27 @@ Deno.test("a request of a batch that fails has its error in its place, and the o
 });
 
 Deno.test("a batch larger than the cache waits for room rather than fail", async () => {
-  await using model = await loadWith(TINY, { ...EXACT, contextLength: 256 }, {
-    kvPages: 20,
-    keptPrefixes: 0,
-  });
+  await using model = await loadForgetful({ contextLength: 256 }, { kvPages: 20 });
   const requests = Array.from({ length: 24 }, () => user("What is 27 + 45?"));
   const replies = await model.batch(requests, { temperature: 0, maxTokens: 200 });
   assertEquals(replies.map(({ text }) => text), requests.map(() => "72"));
 });
 
 Deno.test("an aborted batch rejects with the signal's reason and leaves nothing behind", async () => {
-  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
-  const controller = new AbortController();
-  const reason = new Error("enough");
-  setTimeout(() => controller.abort(reason), 10);
+  await using model = await loadForgetful();
+  const { signal, reason } = abortAfter(10);
   const requests = Array.from({ length: 30 }, () => user("Tell me a short story."));
-  assertEquals(await model.batch(requests, { signal: controller.signal }).catch((error) => error), reason);
+  await assertRejectsWith(model.batch(requests, { signal }), reason);
   assertEquals(model.memory().kvUsed, 0);
 });
 
 Deno.test("a request of a batch whose own signal aborts fails alone, and the others have their replies", async () => {
-  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
-  const controller = new AbortController();
-  const reason = new Error("no longer wanted");
-  setTimeout(() => controller.abort(reason), 5);
+  await using model = await loadForgetful();
+  const { signal, reason } = abortAfter(5);
   const story = { messages: user("Tell me a short story."), maxTokens: 400, logitBias: { 106: -100 } };
   const replies = await model.batch([
     { messages: user("What is 27 + 45?") },
-    { ...story, signal: controller.signal },
+    { ...story, signal },
     { prompt: "One", signal: AbortSignal.abort(reason) },
     { messages: user("What is the capital of Japan?"), signal: new AbortController().signal },
   ], { temperature: 0 });
@@ -252,18 +258,15 @@ Deno.test("a request of a batch whose own signal aborts fails alone, and the oth
 });
 
 Deno.test("the signal of a batch ends also the requests that have a signal of their own", async () => {
-  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
-  const controller = new AbortController();
-  const reason = new Error("enough");
-  setTimeout(() => controller.abort(reason), 10);
+  await using model = await loadForgetful();
+  const { signal, reason } = abortAfter(10);
   const own = { messages: user("Tell me a short story."), signal: new AbortController().signal };
   const requests = Array.from({ length: 30 }, () => own);
-  assertEquals(await model.batch(requests, { signal: controller.signal }).catch((error) => error), reason);
+  await assertRejectsWith(model.batch(requests, { signal }), reason);
   const wrong = { ...own, signal: "soon" as never };
   const [reply] = await model.batch([wrong], { signal: new AbortController().signal });
   assertEquals(reply.error?.code, "invalid_argument");
-  const aborted = { signal: AbortSignal.abort(reason) };
-  assertEquals(await model.batch([], aborted).catch((error) => error), reason);
+  await assertRejectsWith(model.batch([], { signal: AbortSignal.abort(reason) }), reason);
 });
 
 Deno.test("an option of a request that is undefined leaves the one of its batch", async () => {

@@ -1,7 +1,7 @@
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import { SharedRuns } from "../../src/engine/shared_runs.ts";
 
-/** Runs that end when told, and what became of each. */
+/** Shared runs that end when told, and what became of each. */
 function controlled() {
   const runs: { signal: AbortSignal; end: PromiseWithResolvers<number> }[] = [];
   const work = (signal: AbortSignal) => {
@@ -10,12 +10,11 @@ function controlled() {
     runs.push({ signal, end });
     return end.promise;
   };
-  return { runs, work };
+  return { shared: new SharedRuns<number>(), runs, work };
 }
 
 Deno.test("callers of one key share a run while it is under way, those of another key and later ones do not", async () => {
-  const shared = new SharedRuns<number>();
-  const { runs, work } = controlled();
+  const { shared, runs, work } = controlled();
   const calls = ["a", "a", "b"].map((key) => shared.share(key, undefined, work));
   await null;
   assertEquals(runs.length, 2);
@@ -29,8 +28,7 @@ Deno.test("callers of one key share a run while it is under way, those of anothe
 });
 
 Deno.test("a caller that aborts leaves at once, and the run goes on for the others", async () => {
-  const shared = new SharedRuns<number>();
-  const { runs, work } = controlled();
+  const { shared, runs, work } = controlled();
   const first = new AbortController();
   const leaving = shared.share("a", first.signal, work);
   const staying = shared.share("a", undefined, work);
@@ -42,8 +40,7 @@ Deno.test("a caller that aborts leaves at once, and the run goes on for the othe
 });
 
 Deno.test("a run that all callers left is cancelled, and the next caller begins one of its own", async () => {
-  const shared = new SharedRuns<number>();
-  const { runs, work } = controlled();
+  const { shared, runs, work } = controlled();
   const stop = new AbortController();
   const calls = [1, 2].map(() => shared.share("a", stop.signal, work));
   await null;
