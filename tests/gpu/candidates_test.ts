@@ -1,12 +1,13 @@
 /** Candidates on a GPU beyond the conformance table: the number of dispatches, and vocabularies that need merges. */
 import { assert, assertEquals } from "@std/assert";
-import { encodeInput, type OutputRow } from "../../src/engine/input.ts";
+import type { OutputRow } from "../../src/engine/input.ts";
 import { type Case, F32 } from "../../src/conformance/case.ts";
 import { ProblemBuilder } from "../../src/conformance/problem.ts";
 import { Random } from "../../src/conformance/random.ts";
 import { prepare, runCase } from "../../src/conformance/runner.ts";
 import { openMetal } from "../metal/metal.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { dispatches } from "./support.ts";
 
 const library = await buildSoftMetalLibrary();
 
@@ -42,16 +43,8 @@ function candidatesCase(vocabulary: number, rows: number): Case {
 Deno.test("candidates take two dispatches for each vocabulary of the family, three for larger ones", async () => {
   using device = await openMetal(library.path);
   for (const [vocabulary, expected] of [[1000, 2], [262144, 2], [262208, 2], [300000, 3]]) {
-    using scope = new DisposableStack();
-    const { plan, buffers, input } = candidatesCase(vocabulary, 1).build(true);
-    const bound = buffers.map((bytes) => {
-      const buffer = scope.use(device.createBuffer(bytes.length));
-      buffer.write(0, bytes);
-      return buffer;
-    });
-    const pass = scope.use(await device.compile(plan, bound));
-    const { dispatches } = await pass.run(encodeInput({ ...input, outputMask: 0 }));
-    assertEquals(dispatches, expected, `${vocabulary} tokens`);
+    const problem = candidatesCase(vocabulary, 1).build(true);
+    assertEquals(await dispatches(device, problem), expected, `${vocabulary} tokens`);
   }
 });
 

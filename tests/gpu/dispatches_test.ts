@@ -12,6 +12,7 @@ import { openMetal } from "../metal/metal.ts";
 import { fixture } from "../oracle/model.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
 import { fixtureModel, TINY } from "../support/models.ts";
+import { dispatches } from "./support.ts";
 
 const library = await buildSoftMetalLibrary();
 /** What the matrix units of software Metal have. */
@@ -96,11 +97,11 @@ Deno.test({
         const input = model.input(ids, 0, ids.map((_, i) => i), 0);
         for (const row of input.rows) row.rowClass = "decode";
         const shape = { rows, outRows: rows, context: 0 };
-        const dispatches = (units?: MatrixUnits) =>
+        const counted = (units?: MatrixUnits) =>
           plan.ops.reduce((sum, op) => sum + dispatchesOf(op, shape, units), 0);
-        const expected = dispatches(METAL_UNITS);
+        const expected = counted(METAL_UNITS);
         assertEquals(await started(pass, input), expected, `${rows} rows, fused ${fuse}`);
-        if (rows === 2) assert(expected < dispatches(), "matrix units take some of the products");
+        if (rows === 2) assert(expected < counted(), "matrix units take some of the products");
       }
     }
   },
@@ -110,14 +111,13 @@ Deno.test("the dispatches of single ops on matrix units are counted as a GPU mak
   using device = await openMetal(library.path, { matrixUnits: true });
   let counted = 0;
   for (const c of allCases().filter((c) => c.op === "linear" && /affine|q4_0|q4_k|q8_0/.test(c.name))) {
-    const { plan, buffers, input } = c.build(false);
+    const problem = c.build(false);
+    const { plan, input } = problem;
     const decode = input.rows.every((row) => row.rowClass === "decode");
     if (c.work > 1e6 || !decode || input.rows.length > DECODE_ROWS) continue;
-    using scope = new DisposableStack();
-    const pass = await compiled(device, plan, buffers, scope);
     const shape = { rows: input.rows.length, outRows: input.outputs.length, context: 0 };
     const expected = dispatchesOf(plan.ops[0], shape, METAL_UNITS);
-    assertEquals(await started(pass, input), expected, c.name);
+    assertEquals(await dispatches(device, problem), expected, c.name);
     counted++;
   }
   assert(counted > 20, `${counted} cases`);
@@ -137,21 +137,20 @@ Deno.test("the dispatches of single ops are counted as a GPU makes them, in ever
       "f16 sequences",
     ];
     if (!kernels.some((word) => c.name.startsWith(word) || c.name.includes(word)) || c.work > 6e6) continue;
-    const { plan, buffers, input } = c.build(true);
+    const problem = c.build(true);
+    const { plan, input } = problem;
     const classes = new Set(input.rows.map((row) => row.rowClass));
     const sequences = new Set(input.rows.map((row) => row.sequence));
     // What explain describes: rows of one sequence and one class; up to 16 rows decode.
     const decode = classes.has("decode");
     if (classes.size > 1 || sequences.size > 1 || decode !== input.rows.length <= DECODE_ROWS) continue;
-    using scope = new DisposableStack();
-    const pass = await compiled(device, plan, buffers, scope);
     const shape = {
       rows: input.rows.length,
       outRows: input.outputs.length,
       context: input.rows[0].position,
     };
     // Rows of a linear case have positions that say nothing; only attention looks at them.
-    assertEquals(await started(pass, input), dispatchesOf(plan.ops[0], shape), `${c.op} ${c.name}`);
+    assertEquals(await dispatches(device, problem), dispatchesOf(plan.ops[0], shape), `${c.op} ${c.name}`);
     counted.set(c.op, (counted.get(c.op) ?? 0) + 1);
   }
   for (const op of ["linear", "attention", "attend", "expert_gate_up", "expert_down", "expert_linear"]) {
