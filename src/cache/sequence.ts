@@ -21,9 +21,26 @@ interface Table extends PageTable {
   pages: number[];
 }
 
+/** What a sequence has to give back. */
+interface Held {
+  store: PageStore;
+  tables: readonly Table[];
+  /** promised pages by group */ reserved: readonly number[];
+}
+
+/** Sequences that nobody can reach any more and nobody disposed of, as that of an iterator which was dropped half-way. */
+const forgotten = new FinalizationRegistry<Held>(giveBackAll);
+
+function giveBackAll({ store, tables, reserved }: Held): void {
+  store.pools.forEach((pool, g) => {
+    pool.unreserve(reserved[g]);
+    for (const page of tables[g].pages) pool.release(page);
+  });
+}
+
 /**
  * Positions [0, length) have keys and values in the pages of this sequence; a sliding group keeps only the pages that
- * the next token can see. Pages may be shared with other sequences; a shared page is copied before it is written.
+ * the next token can see. `dispose` gives them back; the garbage collector does so for a sequence that was dropped. Pages may be shared with other sequences; a shared page is copied before it is written.
  *
  * A reservation covers every page that its sequence will write, none of them shared with another reservation. So a free
  * page, or one that only a cache holds, is there whenever a covered sequence needs one.
@@ -43,6 +60,7 @@ export class Sequence {
     this.#tables = store.groups.map(() => ({ first: 0, pages: [] }));
     this.#reserved = store.groups.map(() => 0);
     this.#quota = store.groups.map(() => 0);
+    forgotten.register(this, { store, tables: this.#tables, reserved: this.#reserved }, this);
   }
 
   /** Tokens whose keys and values are stored. */
@@ -186,11 +204,11 @@ export class Sequence {
   dispose(): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    this.#giveBack(false);
-    this.#tables.forEach((table, g) => {
-      for (const page of table.pages) this.#store.pools[g].release(page);
-      table.pages = [];
-    });
+    forgotten.unregister(this);
+    giveBackAll({ store: this.#store, tables: this.#tables, reserved: this.#reserved });
+    this.#tables.forEach((table) => table.pages = []);
+    this.#reserved.fill(0);
+    this.#quota.fill(0);
     this.#length = 0;
   }
 

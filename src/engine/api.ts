@@ -328,7 +328,10 @@ export interface Model extends Disposable, AsyncDisposable {
   embedAudio(audio: AudioInput, options?: EmbedOptions): Promise<Float32Array>;
   /** Answers a conversation. */
   chat(messages: readonly Message[], options?: ChatOptions): Promise<Reply>;
-  /** Answers a conversation piece by piece. */
+  /**
+   * Answers a conversation piece by piece. Leaving the loop, or `return()`, ends the work and gives its cache back at once; so it
+   * does for `generate`. An iterator that is dropped without either keeps its cache until it is collected.
+   */
   stream(messages: readonly Message[], options?: ChatOptions): AsyncGenerator<StreamPart, void, undefined>;
   /** Continues a text as it stands, after the token that begins a sequence. */
   complete(text: string, options?: CompleteOptions): Promise<Reply>;

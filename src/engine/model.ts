@@ -81,7 +81,8 @@ export interface ModelParts {
 export class LoadedModel implements Model {
   readonly #parts: ModelParts;
   #disposed = false;
-  readonly #sessions = new Set<TimelineSession>();
+  /** those that were not disposed; weakly, so that a dropped one can give its pages back */
+  readonly #sessions = new Set<WeakRef<TimelineSession>>();
 
   constructor(parts: ModelParts) {
     this.#parts = parts;
@@ -249,7 +250,7 @@ export class LoadedModel implements Model {
   [Symbol.dispose](): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    for (const session of this.#sessions) session[Symbol.dispose]();
+    for (const session of this.#sessions) session.deref()?.[Symbol.dispose]();
     this.#parts.towers[Symbol.dispose]();
     this.#parts.forward.close();
     this.#parts.device[Symbol.dispose]();
@@ -272,8 +273,10 @@ export class LoadedModel implements Model {
   /** A new session, empty or with the timeline of another. */
   fork(from: TimelineSession | undefined): Session {
     this.check();
-    const session = new TimelineSession(this, () => this.#sessions.delete(session), from);
-    this.#sessions.add(session);
+    for (const session of this.#sessions) if (!session.deref()) this.#sessions.delete(session);
+    const session = new TimelineSession(this, () => this.#sessions.delete(listed), from);
+    const listed = new WeakRef(session);
+    this.#sessions.add(listed);
     return session;
   }
 
