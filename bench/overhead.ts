@@ -1,17 +1,23 @@
 /**
- * What a streamed token costs beside the network: time from token to token, split into the native forward and the parts of
+ * What a streamed token costs beside the network: time from step to step, split into the native forward and the parts of
  * everything else, in microseconds.
  *
- *     deno run -A bench/overhead.ts [MODEL] [--tokens 64] [--repetitions 10] [--wait]
+ *     deno run -A bench/overhead.ts [MODEL] [--sequences 8] [--tokens 64] [--repetitions 10] [--device cpu] [--threads 1] [--awake]
+ *         [--wait]
  *
- * "whole", "forward" and "native" are clocked where they happen; the single parts are timed alone, on inputs of the same size. What
- * these leave over is the scheduler with its promises, the crossing to the library's thread and back, and generators.
+ * A step is one forward with a row of each sequence. "native" is the library's own clock around a run, "device" the device's;
+ * "in the forward's call" is what `Forward.run` takes beside the native run: encoding the input, and the crossing to another
+ * thread and back. The single parts are timed alone, on inputs of the same size. What these leave over is the scheduler
+ * with its promises, draws, and generators. On the CPU device `--threads 1 --awake` leaves a core to the caller while a forward
+ * runs, and lets it look for the end, as on a GPU.
  */
-import { load } from "../mod.ts";
+import { Device, type DeviceKind } from "../ffi/device.ts";
+import { Pass, type RunStatistics } from "../ffi/pass.ts";
 import { parseFlags } from "../src/cli/args.ts";
 import type { LoadedModel } from "../src/engine/model.ts";
 import type { GenerateOptions } from "../src/engine/api.ts";
 import { encodeInput } from "../src/engine/input.ts";
+import { load } from "../src/engine/load.ts";
 import { chatReader } from "../src/engine/reply.ts";
 import { sampleCandidates } from "../src/sample/sampler.ts";
 import { WAIT, waitForLine } from "./peers/peers.ts";
@@ -19,12 +25,26 @@ import { median } from "./statistics.ts";
 
 const { values, words } = parseFlags(Deno.args, {
   tokens: { type: "number", help: "of a reply" },
+  sequences: { type: "number", help: "streams at once" },
   repetitions: { type: "number", help: "replies" },
+  device: { type: "string", choices: ["cpu", "metal", "cuda"], help: "where it runs" },
+  "matrix-units": { type: "boolean", help: "decode rows go through matrix units" },
+  threads: { type: "number", help: "of the CPU device" },
+  awake: { type: "boolean", help: "CPU device: runs are waited for as those of a GPU" },
   wait: WAIT,
 });
-const { tokens = 64, repetitions = 10 } = values;
+const { tokens = 64, sequences = 1, repetitions = 10, threads } = values;
+const device = (values.device ?? "cpu") as DeviceKind;
 const source = words[0] ?? "tiny";
-await using model = await load(source, { device: "cpu", contextLength: 2048 }) as LoadedModel;
+if (threads !== undefined) {
+  const open = Device.open.bind(Device);
+  Device.open = (kind, options) => open(kind, { ...options, threads });
+}
+await using model = await load(source, {
+  device,
+  contextLength: 2048,
+  matrixUnits: values["matrix-units"],
+}) as LoadedModel;
 const { forward } = model.engine;
 const V = model.config.vocabularySize;
 
@@ -39,41 +59,59 @@ function alone(work: () => unknown, calls = 200): number {
   return median(times);
 }
 
-let inForward = 0, native = 0, forwards = 0;
+/** Microseconds since it was last cleared. */
+const clock = { forward: 0, native: 0, device: 0, forwards: 0 };
+function note({ wallNs, deviceNs }: RunStatistics): RunStatistics {
+  clock.native += wallNs / 1e3;
+  clock.device += deviceNs / 1e3;
+  return { wallNs, deviceNs } as RunStatistics;
+}
+const { run: runPass, runSync: runPassSync } = Pass.prototype;
+Pass.prototype.run = async function (input, output, options) {
+  const awake = (values.awake && output !== undefined) || options?.awake;
+  return note(await runPass.call(this, input, output, { ...options, awake }));
+};
+Pass.prototype.runSync = function (...args) {
+  return note(runPassSync.apply(this, args));
+};
 const run = forward.run.bind(forward);
 forward.run = async (...args) => {
   const start = performance.now();
   const result = await run(...args);
-  inForward += performance.now() - start;
-  native += result.seconds * 1e3;
-  forwards++;
+  clock.forward += (performance.now() - start) * 1e3;
+  clock.forwards++;
   return result;
 };
 
-/** Medians over replies of microseconds a token after the first. */
-async function streamed(options: GenerateOptions, repetitions: number) {
-  const each: { whole: number; forward: number; native: number }[] = [];
+type Step = Record<"whole" | "forward" | "native" | "device", number>;
+
+/** Medians over replies of microseconds a step after the first. */
+async function streamed(options: GenerateOptions, repetitions: number): Promise<Step> {
+  const each: Step[] = [];
   for (let i = 0; i < repetitions; i++) {
-    const ids = [2, 10 + i % 100, 20, 30];
-    let start = 0, count = 0;
-    const reader = chatReader(model.tokenizer);
-    for await (
-      const id of model.generate(ids, { ...options, seed: i, maxTokens: tokens, ignoreEos: true })
-    ) {
-      reader.push(id);
-      if (count++ > 0) continue;
-      start = performance.now();
-      inForward = native = forwards = 0;
-    }
-    const whole = performance.now() - start;
+    const streams = Array.from({ length: sequences }, (_, n) => {
+      const ids = [2, 10 + (i + 7 * n) % 100, 20, 30];
+      return model.generate(ids, { ...options, seed: i * sequences + n, maxTokens: tokens, ignoreEos: true });
+    });
+    await Promise.all(streams.map((stream) => stream.next()));
+    Object.assign(clock, { forward: 0, native: 0, device: 0, forwards: 0 });
+    const start = performance.now();
+    await Promise.all(streams.map(async (stream) => {
+      const reader = chatReader(model.tokenizer);
+      for await (const id of stream) reader.push(id);
+    }));
+    const whole = (performance.now() - start) * 1e3;
+    const { forwards, forward, native, device } = clock;
+    if (forwards > tokens) console.error(`${forwards} forwards for ${tokens - 1} steps: streams fell apart`);
     each.push({
-      whole: whole / (count - 1) * 1e3,
-      forward: inForward / forwards * 1e3,
-      native: native / forwards * 1e3,
+      whole: whole / forwards,
+      forward: forward / forwards,
+      native: native / forwards,
+      device: device / forwards,
     });
   }
-  const of = (key: "whole" | "forward" | "native") => median(each.map((one) => one[key]));
-  return { whole: of("whole"), forward: of("forward"), native: of("native") };
+  const of = (key: keyof Step) => median(each.map((one) => one[key]));
+  return { whole: of("whole"), forward: of("forward"), native: of("native"), device: of("device") };
 }
 
 const CASES: [string, GenerateOptions][] = [
@@ -84,23 +122,26 @@ const CASES: [string, GenerateOptions][] = [
 ];
 for (const [, options] of CASES) await streamed(options, 1);
 if (values.wait) await waitForLine();
-console.log(`${source}, ${V} tokens in the vocabulary; microseconds a token`);
+console.log(`${source}, ${V} tokens in the vocabulary, ${sequences} at once; microseconds a step`);
 console.log(
-  ["whole", "native", "other", "of it in the forward's call"].map((word) => word.padStart(9)).join(" "),
+  ["whole", "device", "native", "other", "of it in the forward's call"].map((word) => word.padStart(9)).join(
+    " ",
+  ),
 );
 for (const [name, options] of CASES) {
-  const { whole, forward, native } = await streamed(options, repetitions);
-  const figures = [whole, native, whole - native, forward - native].map((value) =>
+  const { whole, forward, native, device } = await streamed(options, repetitions);
+  const figures = [whole, device, native, whole - native, forward - native].map((value) =>
     value.toFixed(0).padStart(9)
   );
   console.log(`${figures.join(" ")}  ${name}`);
 }
 
 const page = (count: number) => ({ first: 0, pages: Array.from({ length: count }, (_, i) => i) });
+const each = Array.from({ length: sequences }, (_, i) => i);
 const input = {
-  rows: [{ token: 5, position: 100, sequence: 0, rowClass: "decode" as const }],
-  outputs: [{ row: 0, temperature: 1 }],
-  sequences: [forward.groups.map(() => page(4))],
+  rows: each.map((sequence) => ({ token: 5, position: 100, sequence, rowClass: "decode" as const })),
+  outputs: each.map((row) => ({ row, temperature: 1 })),
+  sequences: each.map(() => forward.groups.map(() => page(4))),
   groups: forward.groups.length,
   vocabularySize: V,
   outputMask: 7,

@@ -353,7 +353,7 @@ int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t plan_bytes
 
 int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes,
                     uint64_t *stats, char *err, uint64_t err_cap) {
-  return guarded(err, err_cap, [&] {
+  const int32_t status = guarded(err, err_cap, [&] {
     const auto start = std::chrono::steady_clock::now();
     const std::shared_ptr<SharedPass> shared = use(pass);
     Pass &running = *shared->pass;
@@ -388,6 +388,8 @@ int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void
                              statistics.command_buffers, statistics.waits,     0, 0, 0};
     memcpy(stats, all, sizeof all);
   });
+  if (stats != nullptr) __atomic_store_n(&stats[7], uint64_t(1) + status, __ATOMIC_RELEASE);
+  return status;
 }
 
 int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, double *seconds, uint64_t repetitions,

@@ -119,7 +119,8 @@ MB_EXPORT int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t 
 /* Runs the plan once. input is an input block (input.h). After completion the tensors of the plan's output list
  * whose bit is set in the block's output mask are copied, live rows only, one after another into output;
  * output_bytes must be exactly their sum. stats (8 × u64, may be null): [0] wall ns, [1] device ns,
- * [2] dispatches, [3] command buffers, [4] waits, [5..7] reserved. Runs on one device are serialised. */
+ * [2] dispatches, [3] command buffers, [4] waits, [7] 1 + status, written last and atomically, so that a thread may look
+ * for the end of the run of another; [5..6] stay as they are. Runs on one device are serialised. */
 MB_EXPORT int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void *output,
                               uint64_t output_bytes, uint64_t *stats, char *err, uint64_t err_cap);
 

@@ -1,5 +1,6 @@
 /** A compiled plan, ready to run. */
 import { DeviceError, Disposed, InvalidArgument } from "../src/errors.ts";
+import { macrotask } from "../src/event_loop.ts";
 import { type Bytes, ErrorText, fixedBytes, readText } from "./call.ts";
 import { Handle } from "./handle.ts";
 import type { NativeSymbols } from "./library.ts";
@@ -33,10 +34,22 @@ export interface PassInfo {
 export interface RunOptions {
   /** ends the run at its next op; the call then rejects with the signal's reason */
   signal?: AbortSignal;
+  /**
+   * Looks for the end of the run in every turn of the event loop from about when it is due, by the time of the last run: waking
+   * this thread up takes some 50 µs. Timers and I/O have their turns meanwhile, but one core is busy with it: for devices that
+   * leave the cores to others.
+   */
+  awake?: boolean;
 }
 
 const CANCELLED = 10; // MB_CANCELLED
 const NO_OUTPUT = new Uint8Array(0);
+/** Where a run's statistics say that it has ended: 1 + its status. */
+const ENDED = 7;
+/** Milliseconds before its end at which a run is looked for: a timer comes up to two too late. */
+const EARLY = 2.2;
+/** Milliseconds after which a run that is late is waited for like any other. */
+const LATE = 1;
 
 /**
  * Made by `Device.compile`. Runs of one pass take turns. `using` closes it at the end of the scope: a run under way is cancelled
@@ -48,8 +61,12 @@ export class Pass implements Disposable, AsyncDisposable {
   readonly #handle: Handle;
   /** settles when the last run that was asked for has ended */
   #tail: Promise<unknown> = Promise.resolve();
+  /** runs that have not ended */
+  #asked = 0;
   #running = false;
   #cancelled = false;
+  /** nanoseconds that the last run took */
+  #lastNs: number | undefined;
   /** changes with each `cancel()`, so that runs still waiting for their turn know of it */
   #cancels = 0;
 
@@ -82,8 +99,13 @@ export class Pass implements Disposable, AsyncDisposable {
           error.bytes,
           error.capacity,
         ),
+      options.awake && this.#lastNs !== undefined
+        ? (returned) => endOf(returned, statistics, this.#lastNs! / 1e6)
+        : undefined,
     );
-    return readStatistics(statistics);
+    const read = readStatistics(statistics);
+    this.#lastNs = read.wallNs;
+    return read;
   }
 
   /**
@@ -168,23 +190,29 @@ export class Pass implements Disposable, AsyncDisposable {
     this.#native.mb_pass_cancel(pointer);
   }
 
-  /** Makes a nonblocking call once the calls before it have returned. `buffers` stay alive meanwhile. */
+  /**
+   * Makes a nonblocking call once the calls before it have ended. `buffers` stay alive until it returns. `end` may know of its
+   * end earlier.
+   */
   #inTurn(
     buffers: readonly unknown[],
     signal: AbortSignal | undefined,
     call: (pointer: bigint, error: ErrorText) => Promise<number>,
+    end?: (returned: Promise<number>) => Promise<number>,
   ): Promise<void> {
     signal?.throwIfAborted();
     this.#handle.pointer; // throws Disposed now rather than in turn
     const cancels = this.#cancels;
-    const turn = this.#tail.then(async () => {
+    const turn = this.#asked === 0 ? this.#call(buffers, signal, call, end) : this.#tail.then(async () => {
       signal?.throwIfAborted();
       if (cancels !== this.#cancels) {
         throw new DeviceError("cancelled", "The run was cancelled before it began.");
       }
-      await this.#call(buffers, signal, call);
+      await this.#call(buffers, signal, call, end);
     });
-    this.#tail = turn.catch(() => {}); // the caller gets the error
+    this.#asked++;
+    const ended = () => void this.#asked--; // the caller gets the error
+    this.#tail = turn.then(ended, ended);
     return turn;
   }
 
@@ -192,24 +220,43 @@ export class Pass implements Disposable, AsyncDisposable {
     buffers: readonly unknown[],
     signal: AbortSignal | undefined,
     call: (pointer: bigint, error: ErrorText) => Promise<number>,
+    end: (returned: Promise<number>) => Promise<number> = (returned) => returned,
   ): Promise<void> {
     const error = new ErrorText();
-    const pointer = this.#handle.pointer;
+    using held = this.#handle.hold();
+    const { pointer } = held;
     const abort = () => this.#cancelNative(pointer);
     signal?.addEventListener("abort", abort);
     this.#running = true;
-    const status = await this.#handle.use([this, error, ...buffers], async () => {
-      const status = await call(pointer, error);
-      this.#running = false; // from here on a cancel concerns later runs
-      signal?.removeEventListener("abort", abort);
-      if (this.#cancelled) this.#native.mb_pass_resume(pointer);
-      this.#cancelled = false;
-      return status;
-    });
+    const status = await end(this.#handle.use([this, error, ...buffers], () => call(pointer, error)));
+    this.#running = false; // from here on a cancel concerns later runs
+    signal?.removeEventListener("abort", abort);
+    if (this.#cancelled) this.#native.mb_pass_resume(pointer);
+    this.#cancelled = false;
     if (status === CANCELLED && this.#handle.closed) throw new Disposed("A pass");
     if (status === CANCELLED) signal?.throwIfAborted();
     error.unwrap(status);
   }
+}
+
+/** The status of a run as soon as its statistics hold it, or when its call has `returned`. `due`: milliseconds from now. */
+async function endOf(returned: Promise<number>, statistics: BigUint64Array, due: number): Promise<number> {
+  const late = performance.now() + due + LATE;
+  if (due > EARLY + 1) await Promise.race([returned, delay(due - EARLY, returned)]);
+  for (;;) {
+    const ended = Number(Atomics.load(statistics, ENDED));
+    if (ended > 0) return ended - 1;
+    if (performance.now() > late) return await returned;
+    await macrotask();
+  }
+}
+
+/** Milliseconds, or less once `unless` has settled. */
+function delay(milliseconds: number, unless: Promise<unknown>): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    void unless.then(() => clearTimeout(timer));
+  });
 }
 
 function readStatistics(values: BigUint64Array): RunStatistics {

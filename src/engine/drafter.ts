@@ -54,14 +54,23 @@ export class Drafter implements AsyncDisposable {
   readonly #arena: Buffer;
   readonly #states: Buffer;
   readonly #scope: AsyncDisposableStack;
+  /** see `RunOptions.awake` */ readonly #awake: boolean;
   #closed = false;
 
   private constructor(
     readonly config: ModelConfig,
-    parts: { plan: DrafterPlan; pass: Pass; arena: Buffer; states: Buffer; scope: AsyncDisposableStack },
+    parts: {
+      plan: DrafterPlan;
+      pass: Pass;
+      arena: Buffer;
+      states: Buffer;
+      scope: AsyncDisposableStack;
+      awake: boolean;
+    },
   ) {
     ({ plan: this.#plan, pass: this.#pass, arena: this.#arena, states: this.#states, scope: this.#scope } =
       parts);
+    this.#awake = parts.awake;
   }
 
   /**
@@ -106,7 +115,14 @@ export class Drafter implements AsyncDisposable {
       bound.push(ordering);
     }
     const pass = scope.use(await device.compile(plan, bound));
-    return new Drafter(config, { plan, pass, arena, states, scope: scope.move() });
+    return new Drafter(config, {
+      plan,
+      pass,
+      arena,
+      states,
+      scope: scope.move(),
+      awake: device.kind !== "cpu",
+    });
   }
 
   /** Sets the state of row `row`: f32 [B], the target's last hidden state after its final norm. */
@@ -142,7 +158,7 @@ export class Drafter implements AsyncDisposable {
     const count = rows.length;
     const widths = [CANDIDATES, CANDIDATES, 4, ...(options.logits ? [V] : [])];
     const output = new Uint8Array(4 * count * widths.reduce((sum, width) => sum + width, 0));
-    await this.#pass.run(input, output, { signal: options.signal });
+    await this.#pass.run(input, output, { signal: options.signal, awake: this.#awake });
     let at = 0;
     const take = (width: number) =>
       new Float32Array(output.buffer, (at += 4 * count * width) - 4 * count * width, count * width);

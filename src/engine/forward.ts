@@ -9,6 +9,7 @@ import { PagePool } from "../cache/pages.ts";
 import { PrefixTree, type TokenKey } from "../cache/prefix.ts";
 import { type PageStore, Sequence } from "../cache/sequence.ts";
 import { Disposed } from "../errors.ts";
+import { macrotask } from "../event_loop.ts";
 import { type KvFormat, pageBytes, type PageGroup } from "../schedule/groups.ts";
 import { tensorBytes } from "../schedule/plan.ts";
 import type { TextPlan } from "../schedule/text.ts";
@@ -25,7 +26,7 @@ import {
 } from "./placed.ts";
 import { Pace, type PaceOptions } from "./pace.ts";
 import { Results } from "./results.ts";
-import { macrotask, Scheduler } from "./scheduler.ts";
+import { Scheduler } from "./scheduler.ts";
 import type { DecodeWork } from "./waiting.ts";
 import type { WeightLayout } from "./weights.ts";
 
@@ -356,11 +357,12 @@ export class Forward implements AsyncDisposable {
       outputMask: mask,
     });
     const output = this.#output.subarray(0, bytes);
-    const isDecode = pass === this.#parts.decode.pass;
+    const { device, decode } = this.#parts;
+    const isDecode = pass === decode.pass;
     const isShort = isDecode && this.#decodeSeconds < SHORT_SECONDS;
     const { wallNs } = isShort
       ? await this.#runHere(pass, input, output, signal)
-      : await pass.run(input, output, { signal }).catch((error) => {
+      : await pass.run(input, output, { signal, awake: isDecode && device.kind !== "cpu" }).catch((error) => {
         this.check(); // the pass is closed with the model, which is what the caller knows
         throw error;
       });

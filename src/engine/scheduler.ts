@@ -3,10 +3,10 @@
  * any sequences in the order in which they were asked for, and chunks of prompts in turn. Sequences join and leave at any
  * forward. Nothing here changes a bit of any result; it only decides when rows run.
  */
-import { setImmediate } from "node:timers";
 import type { TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
 import { DeviceError, InvalidArgument } from "../errors.ts";
+import { macrotask } from "../event_loop.ts";
 import { PAGE_TOKENS } from "../schedule/groups.ts";
 import { DraftCosts } from "./draft_length.ts";
 import type { Drafter } from "./drafter.ts";
@@ -381,9 +381,4 @@ export class Scheduler {
       reject(signal?.aborted ? signal.reason : error);
     }
   }
-}
-
-/** The next turn of the event loop. */
-export function macrotask(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve));
 }
