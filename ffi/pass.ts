@@ -61,8 +61,6 @@ export class Pass implements Disposable, AsyncDisposable {
   readonly #handle: Handle;
   /** settles when the last run that was asked for has ended */
   #tail: Promise<unknown> = Promise.resolve();
-  /** runs that have not ended */
-  #asked = 0;
   #running = false;
   #cancelled = false;
   /** nanoseconds that the last run took */
@@ -203,16 +201,14 @@ export class Pass implements Disposable, AsyncDisposable {
     signal?.throwIfAborted();
     this.#handle.pointer; // throws Disposed now rather than in turn
     const cancels = this.#cancels;
-    const turn = this.#asked === 0 ? this.#call(buffers, signal, call, end) : this.#tail.then(async () => {
+    const turn = this.#tail.then(async () => {
       signal?.throwIfAborted();
       if (cancels !== this.#cancels) {
         throw new DeviceError("cancelled", "The run was cancelled before it began.");
       }
       await this.#call(buffers, signal, call, end);
     });
-    this.#asked++;
-    const ended = () => void this.#asked--; // the caller gets the error
-    this.#tail = turn.then(ended, ended);
+    this.#tail = turn.catch(() => {}); // the caller gets the error
     return turn;
   }
 
