@@ -22,6 +22,7 @@ const SUMMAND_BYTES = 64 * 2 ** 20;
 const OWN_ROWS = 4;
 const MOST_HELD_BYTES = 112 * 2 ** 10;
 const UNIT_SIMDGROUPS = 16; // of such a threadgroup
+const MOST_PLACES = 2 ** 24; // of a threadgroup among its spans, which kernels divide as f32
 /** Columns of rows of which no threadgroup reads more than so many as they are. */
 const LONG_COLUMNS = 4096;
 const MOST_LONG_ROWS = 8;
@@ -33,8 +34,9 @@ const CANDIDATES_ROWS = 64;
 /** Matrix units that take decode rows, as with `matrixUnits` of `load` in fast mode. */
 export interface MatrixUnits {
   /** bytes of threadgroup memory that one threadgroup may have */ threadgroupBytes: number;
-  /** copies of codes are made there ahead of their use, for sets of three times as many rows: kernels built as PTX */
+  /** copies of codes are made there ahead of their use, and some sets have three times as many rows: kernels built as PTX */
   copiesCodes: boolean;
+  /** over which sets are dealt out */ cores: number;
 }
 
 /**
@@ -102,16 +104,21 @@ function ofLinear(op: LinearOp, rows: number, decode: boolean, units: MatrixUnit
   if (finishesLater(op)) return 3; // as prompt rows, and y of the products
   const formats = weights.map((w) => JSON.stringify([w.format, w.scales?.format]));
   if (op.epilogue.kind === "geglu") weights = [weights[1], weights[0]]; // two products: up first
-  const parts = weights.filter((_, i) => i === 0 || formats[i] !== formats[i - 1]);
+  const parts: Tensor[][] = [];
+  weights.forEach((w, i) =>
+    i === 0 || formats[i] !== formats[i - 1] ? parts.push([w]) : parts.at(-1)!.push(w)
+  );
   if (!decode) return 1 + parts.length;
   let prologues = 0;
   let lanesInput = "", unitsInput = ""; // what the parts before can share
-  for (const w of parts) {
+  for (const part of parts) {
+    const [w] = part;
     const { bits, book } = codesOf(w);
     if (units !== undefined && onMatrixUnits(w)) {
       if (takesRowsAsTheyAre(op, rows)) continue;
       const input = `${bits}/${spanColumns(w)}`;
-      if (holdsRows(w, rows, units) || input === unitsInput) continue;
+      const gated = op.epilogue.kind === "geglu" && part.length === 2;
+      if (holdsRows(w, rows, eightsOfSet(part, gated, units), units) || input === unitsInput) continue;
       unitsInput = input;
       prologues++;
     } else if (rows > 1) {
@@ -151,15 +158,32 @@ function takesRowsAsTheyAre(op: LinearOp, rows: number): boolean {
   return !op.residual && !op.postNorm && !op.scalar && !op.preNorm && !op.hOut;
 }
 
+/** Times 8 matrix rows of a set: three where that leaves no core with a tenth more to do, and codes are copied. */
+function eightsOfSet(part: readonly Tensor[], gated: boolean, { copiesCodes, cores }: MatrixUnits): 1 | 3 {
+  const spans = Math.ceil((part[0].shape[1] as number) / spanColumns(part[0]));
+  const mostOf = (eights: number) => {
+    const rowsOfSet = (gated ? 4 : 8) * eights;
+    const matrices = gated ? [part[0]] : part;
+    const sets = matrices.reduce((sum, { shape }) => sum + Math.ceil((shape[0] as number) / rowsOfSet), 0);
+    const fewest = Math.ceil(UNIT_SIMDGROUPS * sets / (Math.floor(MOST_PLACES / spans) - UNIT_SIMDGROUPS));
+    return Math.ceil(sets / Math.min(sets, Math.max(cores, fewest))) * eights;
+  };
+  return copiesCodes && mostOf(3) <= 1.1 * mostOf(1) ? 3 : 1;
+}
+
 /** Whether threadgroups hold the input of all rows beside what else they hold, so that the product makes it itself. */
-function holdsRows(weight: Tensor, rows: number, { threadgroupBytes, copiesCodes }: MatrixUnits): boolean {
+function holdsRows(
+  weight: Tensor,
+  rows: number,
+  eights: number,
+  { threadgroupBytes, copiesCodes }: MatrixUnits,
+): boolean {
   if (rows > OWN_ROWS) return false;
   const held = rows === 1 ? 1 : OWN_ROWS;
   const columns = weight.shape[1] as number, span = spanColumns(weight);
   const bytes = Math.ceil(columns / span) * (span * 4 + 8) * held;
   const perRow = copiesCodes ? span * codesOf(weight).bits + 4 * held : 8 * held;
-  const own = UNIT_SIMDGROUPS * ((copiesCodes ? 3 : 1) * 8 * perRow + (copiesCodes ? 0 : 512) + 8 * held) +
-    64;
+  const own = UNIT_SIMDGROUPS * (eights * 8 * perRow + (copiesCodes ? 0 : 512) + 8 * held) + 64;
   return Math.ceil(bytes / 16) * 16 + own <= threadgroupBytes && (rows === 1 || bytes <= MOST_HELD_BYTES);
 }
 

@@ -7,6 +7,7 @@ import { costOf, type OpCost, storedBytes } from "./cost.ts";
 import { DECODE_ROWS, type MatrixUnits, takesMatrixUnits } from "./dispatches.ts";
 import { type KvFormat, pageBytes, pageGroups } from "./groups.ts";
 import {
+  CORES,
   type Machine,
   MACHINE_FIELDS,
   machineNamed,
@@ -177,8 +178,8 @@ export function explainPlan(
 
 function matrixUnitsOf({ matrixUnits }: ExplainOptions, machine: Machine): MatrixUnits | undefined {
   if (!flag("matrixUnits", matrixUnits)) return undefined;
-  const { threadgroupBytes = THREADGROUP_BYTES, copiesCodes = false } = machine;
-  return { threadgroupBytes, copiesCodes };
+  const { threadgroupBytes = THREADGROUP_BYTES, copiesCodes = false, cores = CORES } = machine;
+  return { threadgroupBytes, copiesCodes, cores };
 }
 
 function arithmeticOf(
@@ -218,6 +219,7 @@ function ownMachine(machine: Machine): Machine {
   for (const key of ["dispatch", "forward"] as const) number(key, machine[key], 0, 1e9);
   integer("threadgroupBytes", machine.threadgroupBytes, 0, 2 ** 31);
   flag("copiesCodes", machine.copiesCodes);
+  integer("cores", machine.cores, 1, 1e6);
   return machine;
 }
 

@@ -17,6 +17,8 @@ export interface Machine {
    * The kernels of matrix units copy codes into threadgroup memory ahead of their use, as those built as PTX do. Default false
    */
   copiesCodes?: boolean;
+  /** Cores over which these kernels are dealt out: multiprocessors. Default 128 */
+  cores?: number;
 }
 
 /** Names of the fields of `Machine`. */
@@ -32,10 +34,14 @@ export const MACHINE_FIELDS: readonly (keyof Machine)[] = [
   "forward",
   "threadgroupBytes",
   "copiesCodes",
+  "cores",
 ];
 
 /** Bytes of threadgroup memory where a machine does not tell, as of Apple's GPUs. */
 export const THREADGROUP_BYTES: number = 32 * 2 ** 10;
+
+/** Cores where a machine does not tell. */
+export const CORES = 128;
 
 const BANDWIDTH_SHARE = 0.75;
 const FLOPS_SHARE = 0.5;
@@ -95,6 +101,7 @@ export const MACHINES: readonly Machine[] = [
     forward: 20e-6,
     threadgroupBytes: 227 * 2 ** 10,
     copiesCodes: true,
+    cores: 132,
   },
   { name: "cpu", bandwidth: 20e9, flops: 0.15e12, dispatch: 2e-6 }, // two cores of a server
 ];

@@ -9,6 +9,7 @@ import type { Op } from "../../src/schedule/ops.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import type { Tensor } from "../../src/schedule/tensor.ts";
 import { withEnvironment } from "../support/environment.ts";
+import { checkDispatches } from "./dispatches.ts";
 import { FakeDriver, noPtx } from "./fake.ts";
 
 Deno.test("without an NVIDIA driver the cuda device says so and names what is missing", async () => {
@@ -420,4 +421,9 @@ test("calls from several threads at once each have the context", async () => {
     else await arena.readAsync(0, new Uint8Array(4096));
   });
   await Promise.all(jobs);
+});
+
+test("explain counts the dispatches of decode rows on an H200's matrix units as the library makes them", async () => {
+  using device = await fake.open({ matrixUnits: true });
+  await checkDispatches(device);
 });

@@ -181,7 +181,7 @@ R cuModuleGetFunction(void **function, void *module, const char *name) {
   return strstr(object->owner->head, name) != NULL ? OK : NOT_FOUND;
 }
 R cuFuncSetAttribute(void *function, int which, int value) { ENTER("cuFuncSetAttribute"); if (!is(function, FUNCTION)) return INVALID_HANDLE; return which == 8 && value > 0 && value <= 232448 ? OK : INVALID_VALUE; }
-R cuFuncGetAttribute(int *value, int which, void *function) { ENTER("cuFuncGetAttribute"); if (!is(function, FUNCTION)) return INVALID_HANDLE; *value = which == 0 ? 256 : 0; return OK; }
+R cuFuncGetAttribute(int *value, int which, void *function) { ENTER("cuFuncGetAttribute"); if (!is(function, FUNCTION)) return INVALID_HANDLE; *value = which == 0 ? 1024 : 0; return OK; }
 
 R cuGraphCreate(void **graph, unsigned flags) { (void)flags; ENTER("cuGraphCreate"); *graph = new_object(GRAPH); return OK; }
 R cuGraphDestroy(void *graph) { ENTER("cuGraphDestroy"); return drop(graph, GRAPH); }

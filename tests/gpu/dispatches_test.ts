@@ -4,7 +4,7 @@ import { encodeInput, type RunInput } from "../../src/engine/input.ts";
 import { allCases } from "../../src/conformance/cases.ts";
 import { costOf, type RunShape } from "../../src/schedule/cost.ts";
 import { DECODE_ROWS, dispatchesOf, type MatrixUnits } from "../../src/schedule/dispatches.ts";
-import { THREADGROUP_BYTES } from "../../src/schedule/machines.ts";
+import { CORES, THREADGROUP_BYTES } from "../../src/schedule/machines.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
@@ -16,7 +16,11 @@ import { dispatches } from "./support.ts";
 
 const library = await buildSoftMetalLibrary();
 /** What the matrix units of software Metal have. */
-const METAL_UNITS: MatrixUnits = { threadgroupBytes: THREADGROUP_BYTES, copiesCodes: false };
+const METAL_UNITS: MatrixUnits = {
+  threadgroupBytes: THREADGROUP_BYTES,
+  copiesCodes: false,
+  cores: CORES,
+};
 
 async function compiled(
   device: Device,
