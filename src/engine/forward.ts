@@ -247,6 +247,11 @@ export class Forward implements AsyncDisposable {
     await this.#scheduler.decode(work);
   }
 
+  /** Ends work that `speculate` was asked for: it rejects, and its sequence can be used once it has. */
+  leave(work: DecodeWork): void {
+    this.#scheduler.leave(work);
+  }
+
   /** As `decode` in a forward of its own, and `take` can read the states between layers. */
   async trace<T>(
     sequence: Sequence,

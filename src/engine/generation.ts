@@ -11,6 +11,7 @@ import type { PlacedMedia } from "./placed.ts";
 import { CANDIDATE_OUTPUTS, type Results, STATE_OUTPUT } from "./results.ts";
 import { DraftLength } from "./draft_length.ts";
 import { type DraftRequest, lookUp, MOST_DRAFTS, type SpeculationCounts } from "./speculative.ts";
+import type { DecodeWork } from "./waiting.ts";
 
 /** Tokens and the part of them that is in the cache: the first `sequence.length`. */
 export interface Timeline {
@@ -41,8 +42,9 @@ export interface GenerationContext {
 }
 
 /**
- * Draws tokens and adds them to the timeline until one ends it. The caller owns the timeline and must not touch it between
- * draws; `facts` is filled in. Throws `ContextFull`, `MemoryLimit`, the signal's reason, or a `DeviceError`.
+ * Draws tokens and adds them to the timeline until one ends it; the forward after a draw runs while the caller has it, and is
+ * given up when the caller leaves. The caller owns the timeline and must not touch it between draws, when its sequence may be
+ * ahead of its tokens; `facts` is filled in. Throws `ContextFull`, `MemoryLimit`, the signal's reason, or a `DeviceError`.
  */
 export async function* drawTokens(
   timeline: Timeline,
@@ -51,7 +53,7 @@ export async function* drawTokens(
   facts: GenerationFacts,
 ): AsyncGenerator<Draw, void, undefined> {
   const { forward, contextLength, stops } = context;
-  const { ids } = timeline;
+  const ids = [...timeline.ids]; // may be ahead of what the caller knows
   settings.signal?.throwIfAborted();
   if (ids.length === 0) throw new InvalidArgument("There is no token to continue from. Append at least one.");
   if (ids.length >= contextLength) throw new ContextFull(ids.length + 1, contextLength);
@@ -75,14 +77,19 @@ export async function* drawTokens(
   };
   reserve();
 
-  const steps = new Steps(timeline, settings, context, facts);
+  const working: Timeline = { ...timeline, ids, keys: timeline.keys && [...timeline.keys] };
+  const steps = new Steps(working, settings, context, facts);
+  let drawn = 0;
+  const next = () => steps.next(Math.min(most - drawn, reserved - ids.length) - 1); // drafts have room for one less
+  let ahead: Promise<Draw[]> | undefined;
   try {
-    for (let drawn = 0;;) {
-      const room = Math.min(most - drawn, reserved - ids.length) - 1; // for drafts
-      for (const draw of await steps.next(room)) {
+    for (let draws = await next();;) {
+      const taken: Draw[] = [];
+      for (const draw of draws) {
+        taken.push(draw);
         ids.push(draw.id);
-        timeline.keys?.push(draw.id);
-        timeline.drawn = true;
+        working.keys?.push(draw.id);
+        working.drawn = true;
         steps.adjustments.accept(draw.id);
         drawn++;
         if (!settings.ignoreEos && stops.has(draw.id)) draw.end = "stop";
@@ -95,13 +102,32 @@ export async function* drawTokens(
             [draw.end, draw.refusal] = ["memory", error];
           }
         }
-        yield draw;
-        if (draw.end !== undefined) return;
+        if (draw.end !== undefined) break;
       }
+      // The device need not wait for what the caller does with these tokens.
+      if (taken.at(-1)!.end === undefined) {
+        ahead = next();
+        ahead.catch(() => {}); // told when it is asked for
+      }
+      for (const draw of taken) {
+        timeline.ids.push(draw.id);
+        timeline.keys?.push(draw.id);
+        timeline.drawn = true;
+        yield draw;
+      }
+      if (ahead === undefined) return;
+      draws = await ahead;
+      ahead = undefined;
+      settings.signal?.throwIfAborted(); // it may have come after the forward
     }
   } finally {
-    // Drafts that were right but that nobody wanted any more.
-    if (sequence.length >= ids.length) sequence.truncate(ids.length - 1);
+    if (ahead !== undefined) {
+      steps.leave();
+      await ahead.catch(() => {});
+    }
+    // Tokens that nobody wanted any more, and drafts that were right.
+    const known = timeline.ids.length;
+    if (sequence.length >= known) sequence.truncate(known - 1);
   }
 }
 
@@ -114,6 +140,7 @@ class Steps {
   readonly #counts: SpeculationCounts | undefined;
   readonly #lengths: DraftLength;
   readonly #mask: number;
+  /** the last decode rows that were asked for */ #work: DecodeWork | undefined;
   /** before the last token, where a drafter wants it */
   #state: Float32Array<ArrayBuffer> | undefined;
 
@@ -137,7 +164,6 @@ class Steps {
   async next(room: number): Promise<Draw[]> {
     const { ids, keys, media, sequence, drawn } = this.#timeline;
     const pending = ids.slice(sequence.length);
-    if (this.#counts) this.#counts.forwards++;
     if (pending.length === 1 && drawn) return await this.#verify(pending[0], Math.max(0, room));
     let draws: Draw[] = [];
     await this.#context.forward.prefill(
@@ -156,6 +182,11 @@ class Steps {
     return draws;
   }
 
+  /** Nobody wants the draws that were asked for last. */
+  leave(): void {
+    if (this.#work !== undefined) this.#context.forward.leave(this.#work);
+  }
+
   async #verify(token: number, room: number): Promise<Draw[]> {
     const { ids, keys, sequence } = this.#timeline;
     const { signal } = this.#settings;
@@ -167,7 +198,7 @@ class Steps {
     let drafts: readonly number[] = [];
     let adjustments: Adjustments[] = [];
     let draws: Draw[] = [];
-    await this.#context.forward.speculate({
+    this.#work = {
       sequence,
       keys: keys ?? ids,
       mask: this.#mask,
@@ -184,7 +215,8 @@ class Steps {
         draws = this.#take(results, drafts, adjustments);
         return draws.length;
       },
-    });
+    };
+    await this.#context.forward.speculate(this.#work);
     if (this.#counts) {
       const accepted = draws.filter(({ id }, i) => id === drafts[i]).length;
       this.#counts.drafted += drafts.length;
@@ -196,6 +228,7 @@ class Steps {
 
   /** Draws from each row as long as the draws are those that the following rows were computed for. */
   #take(results: Results, drafts: readonly number[], adjustments: readonly Adjustments[]): Draw[] {
+    if (this.#counts) this.#counts.forwards++;
     const { ids } = this.#timeline;
     const draws: Draw[] = [];
     for (let row = 0; row < results.rows; row++) {

@@ -41,6 +41,7 @@ export class Scheduler {
   #running: Promise<void> | undefined;
   #lastDecode = -Infinity;
   #retried = false;
+  /** ends the forward under way where nobody wants it */ #stopIfUnwanted: (() => void) | undefined;
   #drafterClosed: Promise<void> | undefined;
   /** Drafts for decode work that asks for it. */
   drafter: Drafter | undefined;
@@ -71,6 +72,17 @@ export class Scheduler {
     return this.#wait(work.signal, (waiting) => {
       this.#decodes.push({ ...waiting, work, rows: work.rows });
     });
+  }
+
+  /**
+   * Ends decode work that nobody wants any more: it rejects at once where it waits, and after its forward where that runs, which
+   * ends early unless others are part of it.
+   */
+  leave(work: DecodeWork): void {
+    work.left = true;
+    const at = this.#decodes.findIndex((waiting) => waiting.work === work);
+    if (at >= 0) this.#reject(this.#decodes.splice(at, 1), leftError());
+    else this.#stopIfUnwanted?.();
   }
 
   /** Runs `work` while no forward runs. */
@@ -161,8 +173,8 @@ export class Scheduler {
     if (shares.length === 0) return 0;
     if (decodes.length > 0) this.#lastDecode = performance.now();
 
-    const stopIfUnwanted = () => {
-      if (shares.every(({ waiting }) => waiting.signal?.aborted)) cancel.abort();
+    const stopIfUnwanted = this.#stopIfUnwanted = () => {
+      if (shares.every(({ waiting }) => waiting.signal?.aborted || hasLeft(waiting))) cancel.abort();
     };
     for (const { waiting } of shares) waiting.signal?.addEventListener("abort", stopIfUnwanted);
     stopIfUnwanted();
@@ -178,6 +190,7 @@ export class Scheduler {
       failure = { error };
     }
     for (const { waiting } of shares) waiting.signal?.removeEventListener("abort", stopIfUnwanted);
+    this.#stopIfUnwanted = undefined;
     if (failure !== undefined) {
       this.#fail(shares, failure.error);
       return 0;
@@ -305,6 +318,7 @@ export class Scheduler {
   #prepare(shares: Share[], waiting: WaitingDecode | WaitingPrompt, part: () => Part): void {
     try {
       waiting.signal?.throwIfAborted();
+      if (hasLeft(waiting)) throw leftError();
       shares.push({ waiting, part: part() });
     } catch (error) {
       this.#reject([waiting], error);
@@ -317,6 +331,7 @@ export class Scheduler {
     const { signal } = waiting;
     try {
       signal?.throwIfAborted();
+      if (hasLeft(waiting)) throw leftError();
       if ("work" in waiting) {
         this.#commit(sequence, waiting.work.take(results), waiting.work.keys);
       } else {
@@ -366,7 +381,7 @@ export class Scheduler {
     this.#retried = again;
     const decodes: WaitingDecode[] = [], prompts: WaitingPrompt[] = [];
     for (const { waiting } of shares) {
-      if (!again || waiting.signal?.aborted) this.#reject([waiting], error);
+      if (!again || waiting.signal?.aborted || hasLeft(waiting)) this.#reject([waiting], error);
       else if ("work" in waiting) decodes.push(waiting);
       else prompts.push(waiting);
     }
@@ -381,4 +396,13 @@ export class Scheduler {
       reject(signal?.aborted ? signal.reason : error);
     }
   }
+}
+
+/** Whether nobody wants the work any more. */
+function hasLeft(waiting: Waiting | WaitingDecode): boolean {
+  return "work" in waiting && waiting.work.left === true;
+}
+
+function leftError(): Error {
+  return new DOMException("Its reader left.", "AbortError");
 }

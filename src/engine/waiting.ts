@@ -20,6 +20,7 @@ export interface DecodeWork {
   /** looks at the results and says how many of the tokens stay in the sequence */ take(
     results: Results,
   ): number;
+  /** set by `Scheduler.leave`: nobody wants it any more */ left?: boolean;
 }
 
 /** Sizes of a forward. */
