@@ -1,8 +1,10 @@
 // abi.cpp: the functions of markbase.h. Each checks its arguments, calls the device, and lets no exception out.
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <mutex>
 
+#include "runner.h"
 #include "status.h"
 
 using namespace mb;
@@ -17,11 +19,50 @@ constexpr uint64_t kPassMagic = 0x6d62706173735f5f;    // "mbpass__"
 struct SharedDevice {
   std::shared_ptr<Device> device;
   std::mutex run;  // held by the one run under way
+
+  Runner &runner() {
+    const std::lock_guard<std::mutex> lock(runner_mutex_);
+    if (!runner_) runner_ = std::make_unique<Runner>();
+    return *runner_;
+  }
+
+ private:
+  std::mutex runner_mutex_;
+  std::unique_ptr<Runner> runner_;  // made when a run is started
+};
+
+// A run that was started, with memory of its own: the caller's may be gone before it ends.
+struct StartedRun {
+  std::vector<uint32_t> input;  // words, as input blocks are made of
+  uint64_t input_bytes = 0;
+  std::vector<uint8_t> output;
+  RunStatistics statistics;
+  int32_t status = MB_OK;
+  char error[1024] = "";
+
+  bool has_ended() const { return ended_.load(std::memory_order_acquire); }
+  // Nothing but this is touched by the runner's thread from here on.
+  void end() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_.store(true, std::memory_order_release);
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return has_ended(); });
+  }
+
+ private:
+  std::atomic<bool> ended_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
 };
 
 struct SharedPass {
   std::shared_ptr<SharedDevice> owner;
   std::unique_ptr<Pass> pass;  // destroyed before its device
+  std::mutex started_mutex;
+  std::shared_ptr<StartedRun> started;  // and not finished
 
   ~SharedPass() {
     pass.reset();
@@ -121,6 +162,48 @@ mb_buffer *handle_of(const std::shared_ptr<SharedDevice> &owner, std::shared_ptr
 
 void check_cancelled(const Pass &pass) {
   if (pass.cancelled) fail(MB_CANCELLED, "the run was cancelled");
+}
+
+// Runs once. `room(bytes)` gives the bytes that the selected outputs go to, one after another.
+template <class Room>
+RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room) {
+  const auto start = std::chrono::steady_clock::now();
+  Pass &running = *shared.pass;
+  const Plan &plan = *running.plan;
+  const Input checked = check_input(plan, input, input_bytes);
+  uint64_t needed = 0;
+  for (size_t i = 0; i < plan.outputs.size(); i++) {
+    if (selected(checked, i)) needed += live_bytes(plan, *plan.outputs[i], checked);
+  }
+  uint8_t *to = room(needed);
+  const std::lock_guard<std::mutex> lock(shared.owner->run);
+  check_cancelled(running);
+  RunStatistics statistics = running.run(checked);
+  for (size_t i = 0; i < plan.outputs.size(); i++) {
+    const Tensor &from = *plan.outputs[i];
+    const uint64_t bytes = live_bytes(plan, from, checked);
+    if (!selected(checked, i) || bytes == 0) continue;
+    running.read_output(i, to, bytes);
+    to += bytes;
+  }
+  const auto wall = std::chrono::steady_clock::now() - start;
+  statistics.wall_ns = static_cast<uint64_t>(std::chrono::nanoseconds(wall).count());
+  return statistics;
+}
+
+void check_output(uint64_t needed, const void *output, uint64_t output_bytes) {
+  if (needed != output_bytes) {
+    fail(MB_INVALID_ARGUMENT, "output has %llu bytes but the selected outputs have %llu", ull(output_bytes),
+         ull(needed));
+  }
+  if (needed > 0) require(output, "output");
+}
+
+void put_statistics(const RunStatistics &statistics, uint64_t *stats) {
+  if (stats == nullptr) return;
+  const uint64_t all[8] = {statistics.wall_ns,         statistics.device_ns, statistics.dispatches,
+                           statistics.command_buffers, statistics.waits,     0, 0, 0};
+  memcpy(stats, all, sizeof all);
 }
 
 std::string compiled_devices() {
@@ -353,43 +436,75 @@ int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t plan_bytes
 
 int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes,
                     uint64_t *stats, char *err, uint64_t err_cap) {
-  const int32_t status = guarded(err, err_cap, [&] {
-    const auto start = std::chrono::steady_clock::now();
+  return guarded(err, err_cap, [&] {
     const std::shared_ptr<SharedPass> shared = use(pass);
-    Pass &running = *shared->pass;
-    const Plan &plan = *running.plan;
     require(input, "input");
-    const Input checked = check_input(plan, input, input_bytes);
-    uint64_t needed = 0;
-    for (size_t i = 0; i < plan.outputs.size(); i++) {
-      if (selected(checked, i)) needed += live_bytes(plan, *plan.outputs[i], checked);
-    }
-    if (needed != output_bytes) {
-      fail(MB_INVALID_ARGUMENT, "output has %llu bytes but the selected outputs have %llu", ull(output_bytes),
-           ull(needed));
-    }
-    if (needed > 0) require(output, "output");
-
-    const std::lock_guard<std::mutex> lock(shared->owner->run);
-    check_cancelled(running);
-    RunStatistics statistics = running.run(checked);
-    auto *to = static_cast<uint8_t *>(output);
-    for (size_t i = 0; i < plan.outputs.size(); i++) {
-      const Tensor &from = *plan.outputs[i];
-      const uint64_t bytes = live_bytes(plan, from, checked);
-      if (!selected(checked, i) || bytes == 0) continue;
-      running.read_output(i, to, bytes);
-      to += bytes;
-    }
-    const auto wall = std::chrono::steady_clock::now() - start;
-    statistics.wall_ns = static_cast<uint64_t>(std::chrono::nanoseconds(wall).count());
-    if (stats == nullptr) return;
-    const uint64_t all[8] = {statistics.wall_ns,         statistics.device_ns, statistics.dispatches,
-                             statistics.command_buffers, statistics.waits,     0, 0, 0};
-    memcpy(stats, all, sizeof all);
+    put_statistics(run_once(*shared, input, input_bytes,
+                            [&](uint64_t needed) {
+                              check_output(needed, output, output_bytes);
+                              return static_cast<uint8_t *>(output);
+                            }),
+                   stats);
   });
-  if (stats != nullptr) __atomic_store_n(&stats[7], uint64_t(1) + status, __ATOMIC_RELEASE);
-  return status;
+}
+
+int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    std::shared_ptr<SharedPass> shared = use(pass);
+    require(input, "input");
+    if (input_bytes > (1ull << 32)) fail(MB_INVALID_INPUT, "%llu bytes are no input block", ull(input_bytes));
+    auto run = std::make_shared<StartedRun>();
+    run->input.resize((input_bytes + 3) / 4);
+    memcpy(run->input.data(), input, input_bytes);
+    run->input_bytes = input_bytes;
+    const std::lock_guard<std::mutex> lock(shared->started_mutex);
+    if (shared->started) fail(MB_INVALID_ARGUMENT, "another run of this pass was started and not finished");
+    shared->owner->runner().give([run, shared]() mutable {
+      run->status = guarded(run->error, sizeof run->error, [&] {
+        run->statistics = run_once(*shared, run->input.data(), run->input_bytes, [&](uint64_t needed) {
+          run->output.resize(needed);
+          return run->output.data();
+        });
+      });
+      shared.reset();  // whoever knows of the end finds the pass released, if it is
+      run->end();
+    });
+    shared->started = std::move(run);
+  });
+}
+
+uint32_t mb_pass_ended(mb_pass *pass) {
+  if (pass == nullptr || pass->magic != kPassMagic) return 1;
+  const std::lock_guard<std::mutex> lock(pass->shared->started_mutex);
+  return !pass->shared->started || pass->shared->started->has_ended() ? 1 : 0;
+}
+
+int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint64_t *stats, char *err,
+                       uint64_t err_cap) {
+  int32_t status = MB_OK;
+  const int32_t own = guarded(err, err_cap, [&] {
+    const std::shared_ptr<SharedPass> shared = use(pass);
+    std::shared_ptr<StartedRun> run;
+    {
+      const std::lock_guard<std::mutex> lock(shared->started_mutex);
+      run = shared->started;
+    }
+    if (!run) fail(MB_INVALID_ARGUMENT, "no run of this pass was started");
+    run->wait();
+    {
+      const std::lock_guard<std::mutex> lock(shared->started_mutex);
+      if (shared->started == run) shared->started.reset();
+    }
+    status = run->status;
+    if (status != MB_OK) {
+      put_error(err, err_cap, run->error);
+      return;
+    }
+    check_output(run->output.size(), output, output_bytes);
+    if (output_bytes > 0) memcpy(output, run->output.data(), output_bytes);
+    put_statistics(run->statistics, stats);
+  });
+  return own != MB_OK ? own : status;
 }
 
 int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, double *seconds, uint64_t repetitions,

@@ -27,7 +27,7 @@ extern "C" {
 #define MB_EXPORT __attribute__((visibility("default")))
 #endif
 
-#define MB_ABI_VERSION 1u
+#define MB_ABI_VERSION 2u
 
 typedef enum mb_status {
   MB_OK = 0,
@@ -119,10 +119,20 @@ MB_EXPORT int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t 
 /* Runs the plan once. input is an input block (input.h). After completion the tensors of the plan's output list
  * whose bit is set in the block's output mask are copied, live rows only, one after another into output;
  * output_bytes must be exactly their sum. stats (8 × u64, may be null): [0] wall ns, [1] device ns,
- * [2] dispatches, [3] command buffers, [4] waits, [7] 1 + status, written last and atomically, so that a thread may look
- * for the end of the run of another; [5..6] stay as they are. Runs on one device are serialised. */
+ * [2] dispatches, [3] command buffers, [4] waits, [5..7] reserved. Runs on one device are serialised. */
 MB_EXPORT int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void *output,
                               uint64_t output_bytes, uint64_t *stats, char *err, uint64_t err_cap);
+
+/* Begins a run on a thread of the library, one at a time of each pass, and returns at once; input is copied. That
+ * thread stays awake for a while after a run, so that the next begins sooner than on a thread that must be woken. */
+MB_EXPORT int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap);
+
+/* 0 while a run that was started is under way, else 1. */
+MB_EXPORT uint32_t mb_pass_ended(mb_pass *pass);
+
+/* Waits for the end of the run that was started, gives what mb_pass_run would and returns its status. */
+MB_EXPORT int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint64_t *stats, char *err,
+                                 uint64_t err_cap);
 
 /* As mb_pass_run, repeated; seconds[i] gets the device time of repetition i (what benchmarks call). Nothing is
  * copied out. */

@@ -39,6 +39,9 @@ export class ErrorText {
 /** Bytes that may be handed to the library. */
 export type Bytes = Uint8Array | Float32Array | Float64Array | Uint32Array | BigUint64Array;
 
+/** Such bytes as can neither move nor shrink. */
+export type FixedBytes = Bytes & { buffer: ArrayBuffer };
+
 /**
  * The same view, when its memory can neither move nor shrink while the library uses it. Throws `InvalidArgument` for a
  * resizable, shared or detached buffer.

@@ -1,7 +1,7 @@
 /** A compiled plan, ready to run. */
 import { DeviceError, Disposed, InvalidArgument } from "../src/errors.ts";
 import { macrotask } from "../src/event_loop.ts";
-import { type Bytes, ErrorText, fixedBytes, readText } from "./call.ts";
+import { type Bytes, ErrorText, type FixedBytes, fixedBytes, readText } from "./call.ts";
 import { Handle } from "./handle.ts";
 import type { NativeSymbols } from "./library.ts";
 
@@ -36,7 +36,7 @@ export interface RunOptions {
   signal?: AbortSignal;
   /**
    * Looks for the end of the run in every turn of the event loop from about when it is due, by the time of the last run: waking
-   * this thread up takes some 50 µs. Timers and I/O have their turns meanwhile, but one core is busy with it: for devices that
+   * threads up takes some 50 µs each. Timers and I/O have their turns meanwhile, but one core is busy with it: for devices that
    * leave the cores to others.
    */
   awake?: boolean;
@@ -44,11 +44,9 @@ export interface RunOptions {
 
 const CANCELLED = 10; // MB_CANCELLED
 const NO_OUTPUT = new Uint8Array(0);
-/** Where a run's statistics say that it has ended: 1 + its status. */
-const ENDED = 7;
 /** Milliseconds before its end at which a run is looked for: a timer comes up to two too late. */
-const EARLY = 2.2;
-/** Milliseconds after which a run that is late is waited for like any other. */
+const EARLY = 2;
+/** Milliseconds after which a run that is late is waited for on another thread. */
 const LATE = 1;
 
 /**
@@ -83,11 +81,12 @@ export class Pass implements Disposable, AsyncDisposable {
     const source = fixedBytes(input, "The input of a run");
     const target = fixedBytes(output, "The output of a run");
     const statistics = new BigUint64Array(8);
+    const awake = options.awake && this.#lastNs !== undefined;
     await this.#inTurn(
       [source, target, statistics],
       options.signal,
       (pointer, error) =>
-        this.#native.mb_pass_run_async(
+        awake ? this.#runAwake(pointer, source, target, statistics, error) : this.#native.mb_pass_run_async(
           pointer,
           source,
           BigInt(source.byteLength),
@@ -97,9 +96,6 @@ export class Pass implements Disposable, AsyncDisposable {
           error.bytes,
           error.capacity,
         ),
-      options.awake && this.#lastNs !== undefined
-        ? (returned) => endOf(returned, statistics, this.#lastNs! / 1e6)
-        : undefined,
     );
     const read = readStatistics(statistics);
     this.#lastNs = read.wallNs;
@@ -188,15 +184,45 @@ export class Pass implements Disposable, AsyncDisposable {
     this.#native.mb_pass_cancel(pointer);
   }
 
-  /**
-   * Makes a nonblocking call once the calls before it have ended. `buffers` stay alive until it returns. `end` may know of its
-   * end earlier.
-   */
+  /** A run that is looked for; returns its status. */
+  async #runAwake(
+    pointer: bigint,
+    source: FixedBytes,
+    target: FixedBytes,
+    statistics: BigUint64Array<ArrayBuffer>,
+    error: ErrorText,
+  ): Promise<number> {
+    const native = this.#native;
+    const begun = native.mb_pass_start(
+      pointer,
+      source,
+      BigInt(source.byteLength),
+      error.bytes,
+      error.capacity,
+    );
+    if (begun !== 0) return begun;
+    const due = performance.now() + this.#lastNs! / 1e6;
+    while (native.mb_pass_ended(pointer) === 0) {
+      const left = due - performance.now();
+      if (left < -LATE) break;
+      await (left > EARLY ? delay(1) : macrotask());
+    }
+    const finish = native.mb_pass_ended(pointer) === 0 ? native.mb_pass_finish_async : native.mb_pass_finish;
+    return await finish(
+      pointer,
+      target,
+      BigInt(target.byteLength),
+      statistics,
+      error.bytes,
+      error.capacity,
+    );
+  }
+
+  /** Makes a nonblocking call once the calls before it have returned. `buffers` stay alive meanwhile. */
   #inTurn(
     buffers: readonly unknown[],
     signal: AbortSignal | undefined,
     call: (pointer: bigint, error: ErrorText) => Promise<number>,
-    end?: (returned: Promise<number>) => Promise<number>,
   ): Promise<void> {
     signal?.throwIfAborted();
     this.#handle.pointer; // throws Disposed now rather than in turn
@@ -206,7 +232,7 @@ export class Pass implements Disposable, AsyncDisposable {
       if (cancels !== this.#cancels) {
         throw new DeviceError("cancelled", "The run was cancelled before it began.");
       }
-      await this.#call(buffers, signal, call, end);
+      await this.#call(buffers, signal, call);
     });
     this.#tail = turn.catch(() => {}); // the caller gets the error
     return turn;
@@ -216,46 +242,31 @@ export class Pass implements Disposable, AsyncDisposable {
     buffers: readonly unknown[],
     signal: AbortSignal | undefined,
     call: (pointer: bigint, error: ErrorText) => Promise<number>,
-    end: (returned: Promise<number>) => Promise<number> = (returned) => returned,
   ): Promise<void> {
     const error = new ErrorText();
-    using held = this.#handle.hold();
-    const { pointer } = held;
+    const pointer = this.#handle.pointer;
     const abort = () => this.#cancelNative(pointer);
     signal?.addEventListener("abort", abort);
     this.#running = true;
-    const status = await end(this.#handle.use([this, error, ...buffers], () => call(pointer, error)));
-    this.#running = false; // from here on a cancel concerns later runs
-    signal?.removeEventListener("abort", abort);
-    if (this.#cancelled) this.#native.mb_pass_resume(pointer);
-    this.#cancelled = false;
+    const status = await this.#handle.use([this, error, ...buffers], async () => {
+      const status = await call(pointer, error);
+      this.#running = false; // from here on a cancel concerns later runs
+      signal?.removeEventListener("abort", abort);
+      if (this.#cancelled) this.#native.mb_pass_resume(pointer);
+      this.#cancelled = false;
+      return status;
+    });
     if (status === CANCELLED && this.#handle.closed) throw new Disposed("A pass");
     if (status === CANCELLED) signal?.throwIfAborted();
     error.unwrap(status);
   }
 }
 
-/** The status of a run as soon as its statistics hold it, or when its call has `returned`. `due`: milliseconds from now. */
-async function endOf(returned: Promise<number>, statistics: BigUint64Array, due: number): Promise<number> {
-  const late = performance.now() + due + LATE;
-  if (due > EARLY + 1) await Promise.race([returned, delay(due - EARLY, returned)]);
-  for (;;) {
-    const ended = Number(Atomics.load(statistics, ENDED));
-    if (ended > 0) return ended - 1;
-    if (performance.now() > late) return await returned;
-    await macrotask();
-  }
-}
-
-/** Milliseconds, or less once `unless` has settled. */
-function delay(milliseconds: number, unless: Promise<unknown>): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    void unless.then(() => clearTimeout(timer));
-  });
-}
-
 function readStatistics(values: BigUint64Array): RunStatistics {
   const [wallNs, deviceNs, dispatches, commandBuffers, waits] = Array.from(values, Number);
   return { wallNs, deviceNs, dispatches, commandBuffers, waits };
+}
+
+function delay(milliseconds: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

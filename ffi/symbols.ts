@@ -103,6 +103,19 @@ export const symbols = {
     result: "i32",
     nonblocking: true,
   },
+  // int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap)
+  mb_pass_start: { parameters: ["usize", "buffer", "u64", "buffer", "u64"], result: "i32" },
+  // uint32_t mb_pass_ended(mb_pass *pass)
+  mb_pass_ended: { parameters: ["usize"], result: "u32" },
+  // int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint64_t *stats, char *err,
+  //                        uint64_t err_cap)
+  mb_pass_finish: { parameters: ["usize", "buffer", "u64", "buffer", "buffer", "u64"], result: "i32" },
+  mb_pass_finish_async: {
+    name: "mb_pass_finish",
+    parameters: ["usize", "buffer", "u64", "buffer", "buffer", "u64"],
+    result: "i32",
+    nonblocking: true,
+  },
   // int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, double *seconds, uint64_t repetitions,
   //                      char *err, uint64_t err_cap)
   mb_pass_time: { parameters: ["usize", "buffer", "u64", "buffer", "u64", "buffer", "u64"], result: "i32" },
@@ -123,4 +136,4 @@ export const symbols = {
 } as const satisfies Deno.ForeignLibraryInterface;
 
 /** `MB_ABI_VERSION` that this table was written for. */
-export const ABI_VERSION = 1;
+export const ABI_VERSION = 2;

@@ -281,6 +281,23 @@ Deno.test("a run that is looked for ends with the signal's reason or with Dispos
   assertEquals(device.memory().livePasses, 1, "the other's");
 });
 
+Deno.test("a Worker that is ended during runs does no harm to what runs elsewhere", async () => {
+  using device = await Device.open("cpu");
+  using pass = await compiled(device);
+  const [a, b] = [1, 2].map(() => new Uint8Array(outputBytes(fusedSample())));
+  await pass.run(sampleBlock(), a);
+  for (let round = 0; round < 4; round++) {
+    const worker = new Worker(new URL("./ended_worker.ts", import.meta.url), { type: "module" });
+    await new Promise<void>((resolve, reject) => {
+      worker.onmessage = () => resolve();
+      worker.onerror = (event) => reject(new Error(event.message));
+    });
+    worker.terminate();
+    await pass.run(sampleBlock(), b, { awake: true });
+    assertEquals(b, a);
+  }
+});
+
 Deno.test("forgotten objects are collected, and buffers in use are not", async () => {
   const script = new URL("./collect.ts", import.meta.url);
   const { success, stdout, stderr } = await new Deno.Command(Deno.execPath(), {

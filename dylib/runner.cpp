@@ -1,0 +1,79 @@
+#include "runner.h"
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace mb {
+
+namespace {
+
+// Longer than what lies between two steps of a generation, short enough to leave the core to others.
+constexpr auto kAwake = std::chrono::microseconds(500);
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+// The thread may outlive whoever opened the library, so the code it runs must never be unloaded.
+void keep_library_loaded() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void *>(&keep_library_loaded), &info) && info.dli_fname) {
+    dlopen(info.dli_fname, RTLD_LAZY | RTLD_NODELETE);
+  }
+}
+
+}  // namespace
+
+Runner::Runner() : state_(std::make_shared<State>()) {
+  keep_library_loaded();
+  std::thread([state = state_] { serve(*state); }).detach();
+}
+
+Runner::~Runner() {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->ends = true;
+  state_->changes++;
+  state_->wake.notify_one();
+}
+
+void Runner::give(std::function<void()> work) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->queue.push_back(std::move(work));
+  state_->changes++;
+  if (state_->sleeps) state_->wake.notify_one();
+}
+
+void Runner::serve(State &state) {
+  uint64_t seen = 0;
+  for (;;) {
+    const auto end = std::chrono::steady_clock::now() + kAwake;
+    while (state.changes.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < end) {
+      for (int i = 0; i < 16 && state.changes.load(std::memory_order_acquire) == seen; i++) pause();
+    }
+    std::function<void()> work;
+    {
+      std::unique_lock<std::mutex> lock(state.mutex);
+      state.sleeps = true;
+      state.wake.wait(lock, [&] { return !state.queue.empty() || state.ends; });
+      state.sleeps = false;
+      if (state.queue.empty()) return;
+      work = std::move(state.queue.front());
+      state.queue.pop_front();
+      // Work that was given meanwhile is a change that was not seen.
+      if (state.queue.empty()) seen = state.changes;
+    }
+    work();
+  }
+}
+
+}  // namespace mb
