@@ -79,10 +79,22 @@ function emscripten({ default: decode, init }: Squash, module: WebAssembly.Modul
     const decoded = await decode(bytes.buffer).catch((cause) => {
       throw complaints.length > 0 ? new Error(complaints[0], { cause }) : cause;
     });
-    // libjpeg goes on past missing or corrupt data and paints the rest grey.
-    if (complaints.length > 0) throw new Error(complaints[0]);
+    // libjpeg goes on past missing or corrupt data and paints the rest grey. It tells its first complaint alone.
+    if (complaints.length > 0 && !(HARMLESS.test(complaints[0]) && hasJpegEnd(bytes))) {
+      throw new Error(complaints[0]);
+    }
     return decoded;
   };
+}
+
+/** What libjpeg says of headers that some cameras write; it reads their pictures as all viewers do. */
+const HARMLESS = /^(Invalid SOS parameters|Unknown Adobe color transform|Warning: unknown JFIF revision)/;
+
+/** Whether the marker of the end comes after the last scan began. */
+function hasJpegEnd(bytes: Uint8Array): boolean {
+  let at = bytes.length - 2;
+  while (at >= 0 && !(bytes[at] === 0xff && (bytes[at + 1] === 0xd9 || bytes[at + 1] === 0xda))) at--;
+  return at >= 0 && bytes[at + 1] === 0xd9;
 }
 
 /** The error where a decoder's package cannot be loaded. */

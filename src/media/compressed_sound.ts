@@ -25,6 +25,11 @@ interface Decoder {
 
 const NAMES: Record<Codec, string> = { mp3: "MP3", flac: "FLAC", opus: "Opus", vorbis: "Vorbis" };
 
+/** Flags of an Ogg page. */
+const FIRST_PAGE = 2, LAST_PAGE = 4;
+/** Links of an Ogg file at most; each has a decoder of its own. */
+const MOST_LINKS = 1000;
+
 /** Silence takes few bytes: a larger piece could hold gigabytes of it. */
 const PIECE_BYTES = 4096;
 
@@ -34,29 +39,74 @@ export async function readCompressed(
   bytes: Uint8Array,
   signal?: AbortSignal,
 ): Promise<MonoSound> {
-  const ogg = format === "ogg" ? readOgg(bytes) : undefined;
-  const codec = ogg?.codec ?? format as "mp3" | "flac";
-  const mp3 = codec === "mp3" ? readMp3(bytes) : undefined;
-  const flac = codec === "flac" ? readFlac(bytes) : undefined;
+  if (format === "ogg") return await readChain(bytes, signal);
+  const flac = format === "flac" ? readFlac(bytes) : undefined;
   if (flac !== undefined) checkSamples(flac.samples, flac.rate);
-  const declared = ogg?.samples ?? mp3?.samples ?? flac?.samples;
-  const ended = ogg?.ended ?? mp3?.ended ?? true;
-  const sound = await decodeAll(codec, bytes, ended, signal);
-  const { samples, rate } = sound;
-  if (ogg?.samples !== undefined && samples.length > ogg.samples) {
-    sound.samples = samples.subarray(0, ogg.samples); // the last packet is longer than what remains
-  }
-  const short = !ended || declared !== undefined && samples.length < declared;
-  if (short) {
-    const of = declared === undefined ? "" : ` of ${(declared / rate).toFixed(2)}`;
-    sound.warnings.push({
-      code: "sound_truncated",
-      message: `The ${NAMES[codec]} file ends early, after ${
-        (samples.length / rate).toFixed(2)
-      }${of} s; what it holds was used.`,
-    });
-  }
+  const { samples: declared = flac?.samples, ended } = format === "mp3"
+    ? readMp3(bytes)
+    : { samples: undefined, ended: true };
+  const sound = await decodeAll(format, bytes, ended, signal);
+  warnOfEnd(sound, format, declared, ended);
   return sound;
+}
+
+/** The links of an Ogg file, one after the other: recordings of radio and joined files have several. */
+async function readChain(bytes: Uint8Array, signal: AbortSignal | undefined): Promise<MonoSound> {
+  const links: MonoSound[] = [];
+  let length = 0, declared: number | undefined = 0, whole = true;
+  const chain = readOgg(bytes);
+  for (const link of chain) {
+    const { codec, from, to, samples, ended } = link;
+    const sound = await decodeAll(codec, bytes.subarray(from, to), ended, signal).catch((error) => {
+      if (links.length > 0 && !ended && error instanceof MediaError) return undefined; // its beginning is not enough
+      throw error;
+    });
+    whole &&= ended;
+    declared = declared === undefined || samples === undefined ? undefined : declared + samples;
+    if (sound === undefined) continue;
+    // The last packet is longer than what remains.
+    if (samples !== undefined) sound.samples = sound.samples.subarray(0, samples);
+    const { rate } = links[0] ?? sound;
+    if (sound.rate !== rate) {
+      throw damagedSound(NAMES[codec], `its rate changes from ${rate} to ${sound.rate} Hz`);
+    }
+    checkSamples(length += sound.samples.length, rate);
+    links.push(sound);
+  }
+  const all = {
+    samples: links.length === 1 ? links[0].samples : joined(links.map(({ samples }) => samples)),
+    rate: links[0].rate,
+    warnings: links.flatMap(({ warnings }) => warnings),
+  };
+  warnOfEnd(all, chain[0].codec, declared, whole);
+  return all;
+}
+
+/** Adds the warning that a file has fewer samples than it declares, or no end. */
+function warnOfEnd(
+  { samples, rate, warnings }: MonoSound,
+  codec: Codec,
+  declared: number | undefined,
+  ended: boolean,
+): void {
+  if (ended && (declared === undefined || samples.length >= declared)) return;
+  const of = declared === undefined ? "" : ` of ${(declared / rate).toFixed(2)}`;
+  warnings.push({
+    code: "sound_truncated",
+    message: `The ${NAMES[codec]} file ends early, after ${
+      (samples.length / rate).toFixed(2)
+    }${of} s; what it holds was used.`,
+  });
+}
+
+function joined(pieces: readonly Float32Array[]): Float32Array {
+  const all = new Float32Array(pieces.reduce((sum, { length }) => sum + length, 0));
+  let at = 0;
+  for (const piece of pieces) {
+    all.set(piece, at);
+    at += piece.length;
+  }
+  return all;
 }
 
 async function decodeAll(
@@ -100,12 +150,6 @@ async function decodeAll(
   if (length === 0) {
     throw damagedSound(NAMES[codec], ended ? "nothing in it can be decoded" : "it ends early");
   }
-  const samples = new Float32Array(length);
-  let at = 0;
-  for (const piece of pieces) {
-    samples.set(piece, at);
-    at += piece.length;
-  }
   const warnings: MonoSound["warnings"] = [];
   if (lost > 0) {
     warnings.push({
@@ -113,7 +157,7 @@ async function decodeAll(
       message: `${lost} frames of the ${NAMES[codec]} sound could not be decoded and were left out.`,
     });
   }
-  return { samples, rate, warnings };
+  return { samples: joined(pieces), rate, warnings };
 }
 
 async function openDecoder(codec: Codec): Promise<Decoder> {
@@ -160,41 +204,65 @@ function readFlac(bytes: Uint8Array): { samples: number; rate: number } | undefi
   return samples === 0 ? undefined : { samples, rate: data.u32(18) >>> 12 };
 }
 
-interface OggFacts {
+/** A stream of an Ogg file from its first page to its last, with what stands between. */
+interface OggLink {
   codec: Codec;
+  /** bytes */ from: number;
+  to: number;
   /** what the last page says, if it does */ samples?: number;
   /** the last page is marked as the last */ ended: boolean;
 }
 
-/** Walks the pages of an Ogg file. */
-function readOgg(bytes: Uint8Array): OggFacts {
+/** Walks the pages of an Ogg file. A page that begins a stream, after others of an earlier one, begins a link. */
+function readOgg(bytes: Uint8Array): OggLink[] {
   const data = new Bytes(bytes);
-  const head = data.length > 64 ? data.ascii(28, 16) : "";
-  const codec = head.startsWith("OpusHead")
-    ? "opus"
-    : head.startsWith("\x01vorbis")
-    ? "vorbis"
-    : head.startsWith("\x7fFLAC")
-    ? "flac"
-    : undefined;
-  if (codec === undefined) {
-    throw new MediaError(
-      data.length > 64 ? "unsupported_media" : "media_damaged",
-      "The Ogg file holds neither Opus, Vorbis nor FLAC. Convert it to one of them, WAV or MP3.",
-    );
-  }
-  let ended = false, last = 0;
+  const links: OggLink[] = [];
+  let serial = -1, last = 0, begins = false;
+  const finish = (to: number) => {
+    const link = links.at(-1)!;
+    link.to = to;
+    const skipped = link.codec === "opus" ? data.u16(link.from + 38, true) : 0;
+    if (link.ended && link.codec !== "flac" && last > skipped) link.samples = last - skipped;
+  };
   for (let at = 0; at + 27 <= data.length && data.ascii(at, 4) === "OggS";) {
     const segments = data.u8(at + 26);
     if (at + 27 + segments > data.length) break;
     let size = 27 + segments;
     for (let i = 0; i < segments; i++) size += data.u8(at + 27 + i);
     if (at + size > data.length) break;
-    const granule = data.u64(at + 6, true);
-    if (granule < 2 ** 63) last = granule; // all ones: no packet ends on the page
-    ended = (data.u8(at + 5) & 4) !== 0;
+    const flags = data.u8(at + 5), page = data.u32(at + 14, true);
+    if ((flags & FIRST_PAGE) === 0) begins = false;
+    else if (!begins) { // several that begin together belong to one link
+      if (links.length === MOST_LINKS) {
+        throw new MediaError(
+          "media_too_large",
+          `The Ogg file is a chain of more than ${MOST_LINKS} sounds. Cut it into parts.`,
+        );
+      }
+      if (links.length > 0) finish(at);
+      links.push({ codec: oggCodec(data, at), from: at, to: at, ended: false });
+      [serial, last, begins] = [page, 0, true];
+    }
+    if (page === serial && links.length > 0) {
+      const granule = data.u64(at + 6, true);
+      if (granule < 2 ** 63) last = granule; // all ones: no packet ends on the page
+      links.at(-1)!.ended = (flags & LAST_PAGE) !== 0;
+    }
     at += size;
   }
-  const skipped = codec === "opus" ? data.u16(38, true) : 0;
-  return { codec, ended, samples: ended && codec !== "flac" && last > skipped ? last - skipped : undefined };
+  if (links.length === 0) links.push({ codec: oggCodec(data, 0), from: 0, to: 0, ended: false });
+  finish(data.length);
+  return links;
+}
+
+/** What the page at a byte begins. Throws `MediaError` where that is no sound that can be decoded. */
+function oggCodec(data: Bytes, at: number): Codec {
+  const head = data.length > at + 64 ? data.ascii(at + 28, 16) : "";
+  if (head.startsWith("OpusHead")) return "opus";
+  if (head.startsWith("\x01vorbis")) return "vorbis";
+  if (head.startsWith("\x7fFLAC")) return "flac";
+  throw new MediaError(
+    data.length > at + 64 ? "unsupported_media" : "media_damaged",
+    "The Ogg file holds neither Opus, Vorbis nor FLAC. Convert it to one of them, WAV or MP3.",
+  );
 }

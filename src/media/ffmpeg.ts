@@ -6,7 +6,7 @@ import { requirePermission } from "../../ffi/permissions.ts";
 import { MediaError, MissingPermission } from "../errors.ts";
 import { sampledFrames, USUAL_FPS, type Video, type VideoFrame, type VideoOptions } from "./frames.ts";
 import { CLIP_SECONDS, SAMPLE_RATE } from "./mel.ts";
-import { checkSamples, type MonoSound } from "./mono.ts";
+import { checkSamples, MAX_SAMPLES, type MonoSound } from "./mono.ts";
 import { checkPixels } from "./picture.ts";
 import { describeSource, readHead } from "./source.ts";
 import type { MediaFormat } from "./sniff.ts";
@@ -164,9 +164,10 @@ async function look(input: LocalFile, signal: AbortSignal | undefined): Promise<
   const last = (name: string) => Number([...text.matchAll(new RegExp(`^${name}=(\\d+)`, "gm"))].at(-1)?.[1]);
   const frames = last("frame") || 0;
   const reached = (last("out_time_us") || 0) / 1e6;
-  const named = Number(/Video:.*?([\d.]+) fps/.exec(stderr)?.[1]);
+  // Lines of metadata begin with their names, so that no title passes for one of these.
+  const named = Number(/^ *Stream #.*Video:.*?([\d.]+) fps/m.exec(stderr)?.[1]);
   const fps = named > 0 ? named : frames > 0 && reached > 0 ? frames / reached : USUAL_FPS;
-  const [, hours, minutes, rest] = /Duration: (\d+):(\d+):([\d.]+)/.exec(stderr) ?? [];
+  const [, hours, minutes, rest] = /^ *Duration: (\d+):(\d+):([\d.]+)/m.exec(stderr) ?? [];
   // Where nothing is written down, ffmpeg guesses.
   const told = rest !== undefined && !stderr.includes("Estimating duration");
   const seconds = told ? Number(hours) * 3600 + Number(minutes) * 60 + Number(rest) : undefined;
@@ -181,7 +182,7 @@ async function look(input: LocalFile, signal: AbortSignal | undefined): Promise<
       } s; what it holds was used.`,
     });
   }
-  return { frames, fps, seconds, hasSound: /Stream #0:\d+.*Audio:/.test(stderr), warnings };
+  return { frames, fps, seconds, hasSound: /^ *Stream #0:\d+.*Audio:/m.test(stderr), warnings };
 }
 
 async function* framesOf(
@@ -224,8 +225,21 @@ async function samplesOf(
   most: number,
   signal: AbortSignal | undefined,
 ): Promise<MonoSound> {
-  const limit = most === Infinity ? [] : ["-t", String(most)];
-  const args = ["-map", "0:a:0", ...limit, "-ac", "1", "-ar", String(SAMPLE_RATE), "-f", "f32le", "-"];
+  // Silence takes few bytes: what is too long is told by a little more than is allowed.
+  const limit = Math.min(most, (MAX_SAMPLES + SAMPLE_RATE) / SAMPLE_RATE);
+  const args = [
+    "-map",
+    "0:a:0",
+    "-t",
+    String(limit),
+    "-ac",
+    "1",
+    "-ar",
+    String(SAMPLE_RATE),
+    "-f",
+    "f32le",
+    "-",
+  ];
   const { stdout } = await run(input, args, signal);
   const samples = new Float32Array(stdout.slice(0, stdout.length & ~3).buffer);
   checkSamples(samples.length, SAMPLE_RATE);

@@ -12,6 +12,8 @@ export const CLIP_SECONDS = 31;
 const FRAME = 320; // samples that are transformed
 const SPAN = FRAME + 1; // samples that a frame must reach
 const HOP = 160;
+/** Samples of a clip that make one frame. */
+export const LEAST_SAMPLES: number = SPAN - HOP;
 const FFT_SIZE = 512;
 const BINS = FFT_SIZE / 2 + 1;
 const MELS = 128;

@@ -1,5 +1,6 @@
 /** A picture as the vision towers take it: resized to whole soft tokens within a budget, then cut into patches. */
 import { MediaError } from "../errors.ts";
+import { MAX_PIXELS } from "./picture.ts";
 import { type Picture, resizeBicubic } from "./resize.ts";
 import type { ImagePatches } from "./types.ts";
 
@@ -49,6 +50,12 @@ export async function cutPatches(
   signal?: AbortSignal,
 ): Promise<ImagePatches> {
   const { width, height } = targetSize(picture.width, picture.height, softTokens, geometry);
+  if (width * picture.height > MAX_PIXELS) { // rows are resized first
+    throw new MediaError(
+      "media_too_large",
+      `The picture has ${picture.width} × ${picture.height} pixels, and rows of ${width} would be too many. Make it less tall.`,
+    );
+  }
   const { pixels } = await resizeBicubic(picture, width, height, signal);
   const side = geometry.patchSize * (geometry.merged ? geometry.poolingKernelSize : 1);
   const columns = width / side, rows = height / side;

@@ -2,7 +2,15 @@
 import { MediaError } from "../errors.ts";
 import type { Warning } from "../warning.ts";
 import type { AudioInput, ImageInput, VideoInput } from "./inputs.ts";
-import { CLIP_SECONDS, logMel, MAX_CLIP_SAMPLES, melSoftTokens, rawFrames, SAMPLE_RATE } from "./mel.ts";
+import {
+  CLIP_SECONDS,
+  LEAST_SAMPLES,
+  logMel,
+  MAX_CLIP_SAMPLES,
+  melSoftTokens,
+  rawFrames,
+  SAMPLE_RATE,
+} from "./mel.ts";
 import type { Sound } from "./mono.ts";
 import { cutPatches } from "./patches.ts";
 import { readPicture } from "./picture.ts";
@@ -93,7 +101,9 @@ async function prepareSound(sound: Sound, audio: Audio): Promise<PreparedMedia> 
   if (tokens === 0) {
     throw new MediaError(
       "media_too_short",
-      `The sound has ${clip.length} samples of 16 kHz; at least 162 (0.0101 s) make a frame. Record a longer one.`,
+      `The sound has ${clip.length} samples of 16 kHz; at least ${LEAST_SAMPLES} (${
+        (LEAST_SAMPLES / SAMPLE_RATE).toFixed(4)
+      } s) make a frame. Record a longer one.`,
     );
   }
   const key = await keyOf("audio", "frames" in heard ? heard.samples : heard.logMel, [tokens]);

@@ -80,10 +80,13 @@ function sniffBrands(bytes: Uint8Array, ascii: (at: number, length: number) => s
   return HEIC_BRANDS.includes(brands[0]) ? "heic" : "mp4";
 }
 
-/** ID3 tags stand before MP3 frames, and now and then before FLAC or AAC. */
+/** ID3 tags, several too, stand before MP3 frames, and now and then before FLAC or AAC. */
 function sniffBehindTag(bytes: Uint8Array): MediaFormat {
-  const size = (bytes[6] & 127) << 21 | (bytes[7] & 127) << 14 | (bytes[8] & 127) << 7 | (bytes[9] & 127);
-  const rest = bytes.subarray(10 + size);
+  let rest = bytes;
+  while (rest[0] === 0x49 && rest[1] === 0x44 && rest[2] === 0x33) {
+    const size = (rest[6] & 127) << 21 | (rest[7] & 127) << 14 | (rest[8] & 127) << 7 | (rest[9] & 127);
+    rest = rest.subarray(10 + size);
+  }
   return rest.length > 4 && !isMp3Frame(rest, 0) ? sniff(rest) ?? "mp3" : "mp3";
 }
 

@@ -32,6 +32,7 @@ export async function readSound(input: AudioInput, signal?: AbortSignal, most = 
   const { seconds = mono.samples.length / rate } = mono;
   // The last samples of a part are not those of the whole: the filter reaches for what follows.
   const part = mono.samples.subarray(0, Math.ceil((most + 1) * rate));
+  checkSamples(Math.ceil(part.length * SAMPLE_RATE / rate), SAMPLE_RATE);
   const samples = await resample(part, rate, SAMPLE_RATE, signal);
   return { samples: samples.subarray(0, most * SAMPLE_RATE), seconds, warnings };
 }

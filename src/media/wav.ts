@@ -79,7 +79,7 @@ function readSamples(data: Bytes, from: number, declared: number | undefined, fo
   const { channels, rate, frameBytes, sampleBytes } = format;
   const available = data.length - from;
   // Recorders that write to a pipe leave the size 0 or all ones.
-  const open = declared === undefined || declared === 0 && available > 0;
+  const open = declared === undefined || declared === 0 && available > 0 && !areChunks(data, from);
   const usable = open ? available : Math.min(available, declared);
   const frames = Math.floor(usable / frameBytes);
   checkSamples(frames, rate);
@@ -100,6 +100,16 @@ function readSamples(data: Bytes, from: number, declared: number | undefined, fo
     samples[i] = sum / channels;
   }
   return { samples, rate, warnings };
+}
+
+/** Whether the rest of a file is a row of chunks. */
+function areChunks(data: Bytes, from: number): boolean {
+  let at = from;
+  while (at + 8 <= data.length) {
+    const size = data.u32(at + 4, true);
+    at += 8 + size + (size & 1);
+  }
+  return at === data.length || at === data.length + 1; // the last one may lack its padding
 }
 
 /** A function that reads the sample at a byte as −1 to 1. */

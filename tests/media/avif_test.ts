@@ -1,6 +1,8 @@
 /** AVIF files whose boxes say less than what is coded. */
 import { assertEquals, assertMatch, assertRejects } from "@std/assert";
 import { MediaError } from "../../mod.ts";
+import { codedPixels } from "../../src/media/headers/av1.ts";
+import { Bytes } from "../../src/media/headers/bytes.ts";
 import { imageHeader } from "../../src/media/headers/image.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { mediaBytes } from "./support.ts";
@@ -64,6 +66,27 @@ Deno.test("an AVIF that is coded larger than it says is refused by the size in i
       assertMatch(error.message, /10 × 10 is coded with 3932160000 pixels; 100000000 are allowed/);
     }
   }
+});
+
+Deno.test("the first part of each item is looked at, however many there are and however they are counted", () => {
+  const data = Uint8Array.from(stream(300, 20, true));
+  const half = data.length >> 1;
+  for (const indexSize of [0, 4]) {
+    const part = (from: number, to: number) => [
+      ...bytesOf(7, indexSize),
+      ...bytesOf(from, 4),
+      ...bytesOf(to - from, 4),
+    ];
+    const item = (name: number, ...parts: number[][]) => [
+      ...[...bytesOf(name, 2), 0, 0, 0, 0, ...bytesOf(parts.length, 2)],
+      ...parts.flat(),
+    ];
+    const items = [item(1, part(0, half), part(half, data.length)), item(2, part(0, data.length))];
+    const iloc = [1, 0, 0, 0, 0x44, indexSize, ...bytesOf(items.length, 2), ...items.flat()];
+    assertEquals(codedPixels(new Bytes(data), new Bytes(Uint8Array.from(iloc)), undefined), 6000);
+  }
+  const empty = [1, 0, 0, 0, 0, 0, ...bytesOf(1, 2), ...bytesOf(1, 2), 0, 0, 0, 0, ...bytesOf(60_000, 2)];
+  assertEquals(codedPixels(new Bytes(data), new Bytes(Uint8Array.from(empty)), undefined), 6000);
 });
 
 Deno.test("of real AVIF files the stream says what the boxes say", () => {

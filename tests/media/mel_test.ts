@@ -58,10 +58,19 @@ Deno.test({
 });
 
 Deno.test("soft tokens are counted by frames and two halvings: 750 for 30 s, one for 0.05 s, none for 0.01 s", () => {
-  const counts: [number, number][] = [[480_000, 750], [478_400, 748], [16_000, 25], [800, 1], [162, 1], [
-    160,
-    0,
-  ], [0, 0]];
+  const counts: [number, number][] = [
+    [480_000, 750],
+    [478_400, 748],
+    [16_000, 25],
+    [800, 1],
+    [162, 1],
+    [
+      161,
+      1,
+    ],
+    [160, 0],
+    [0, 0],
+  ];
   for (const [samples, tokens] of counts) {
     assertEquals(melSoftTokens(samples), tokens, `${samples} samples`);
     const { valid } = logMel(new Float32Array(samples));

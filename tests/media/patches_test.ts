@@ -1,4 +1,5 @@
-import { assert, assertEquals } from "@std/assert";
+import { assert, assertEquals, assertRejects } from "@std/assert";
+import { MediaError } from "../../mod.ts";
 import { cutPatches, targetSize } from "../../src/media/patches.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { resizeBicubic } from "../../src/media/resize.ts";
@@ -82,6 +83,15 @@ Deno.test("sizes keep the ratio, are whole soft tokens, and stay within the budg
       assert(size.width * size.height <= budget * 48 * 48);
     }
   }
+});
+
+Deno.test("a picture so narrow and tall that its widened rows would fill memory is refused with its size", async () => {
+  const picture = { pixels: new Uint8Array(3 * 2_100_000), width: 1, height: 2_100_000 };
+  const geometry = { patchSize: 16, poolingKernelSize: 3, merged: false };
+  const error = await assertRejects(() => cutPatches(picture, 280, geometry), MediaError, "1 × 2100000");
+  assertEquals(error.code, "media_too_large");
+  const wide = { ...picture, width: 2_100_000, height: 1 };
+  assertEquals((await cutPatches(wide, 280, geometry)).columns, 280 * 3);
 });
 
 Deno.test("18000 sizes of pictures and budgets give the reference's sizes", async () => {

@@ -220,6 +220,17 @@ Deno.test("a picture of too many pixels is refused by its header alone, in every
   }
 });
 
+Deno.test("a JPEG whose scan header says what viewers pass over is read as they read it, if it is whole", async () => {
+  const jpeg = mediaBytes("smooth.jpg");
+  const odd = jpeg.slice();
+  const scan = odd.findIndex((byte, i) => byte === 0xff && odd[i + 1] === 0xda);
+  odd[scan + 5 + 2 * odd[scan + 4] + 1] = 0; // its last coefficient is 0 instead of 63, as some cameras write
+  assertEquals(await readPicture(odd), await readPicture(jpeg));
+  for (const cut of [odd.subarray(0, -2), odd.subarray(0, -200)]) {
+    assertEquals((await assertRejects(() => readPicture(cut), MediaError)).code, "media_damaged");
+  }
+});
+
 /** A grey progressive JPEG of one colour, whose first scan is followed by so many that change nothing. */
 function progressive(width: number, height: number, scans: number): Uint8Array {
   const bytes: number[] = [0xff, 0xd8];

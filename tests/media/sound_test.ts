@@ -1,6 +1,7 @@
 import { assert, assertEquals, assertMatch, assertRejects, assertThrows } from "@std/assert";
 import { InvalidArgument, MediaError } from "../../mod.ts";
 import type { Sound } from "../../src/media/mono.ts";
+import { readCompressed } from "../../src/media/compressed_sound.ts";
 import { readSound } from "../../src/media/sound.ts";
 import { readWav } from "../../src/media/wav.ts";
 import { damagedCopies, mediaBytes, mediaPath } from "./support.ts";
@@ -109,6 +110,52 @@ Deno.test("WAV headers that lie about sizes give what the file holds, and a warn
     assertEquals([open.samples.length, open.warnings.length], [800, 0]);
   }
   assertEquals((await readSound(wav({ size: 401 }))).samples.length, 200);
+});
+
+Deno.test("a WAV file without samples is empty, whatever stands behind", async () => {
+  const behind = new Uint8Array(28); // a list of notes
+  behind.set(new TextEncoder().encode("LIST"));
+  behind[4] = 20;
+  const file = new Uint8Array([...wav({ size: 0 }).subarray(0, 44), ...behind]);
+  new DataView(file.buffer).setUint32(4, file.length - 8, true);
+  assertEquals((await assertRejects(() => readSound(file), MediaError)).code, "media_empty");
+});
+
+Deno.test("a sound that would be too long at 16 kHz is refused as it is where it has so many samples", async () => {
+  const data = new Int16Array(2 ** 28 / 16 + 1);
+  const error = await assertRejects(() => readSound({ data, sampleRate: 1000 }), MediaError);
+  assertEquals(error.code, "media_too_large");
+  assertEquals((await readSound({ data, sampleRate: 1000 }, undefined, 31)).samples.length, 31 * 16_000);
+});
+
+/** Bytes one after the other. */
+const chain = (...parts: Uint8Array[]) => new Uint8Array(parts.flatMap((part) => [...part]));
+
+Deno.test("an Ogg file of several sounds in a row is heard to its end", async () => {
+  for (const name of ["tone.ogg", "tone.opus"]) {
+    const one = mediaBytes(name);
+    const { samples, rate } = await readCompressed("ogg", one);
+    for (const count of [2, 3]) {
+      const all = await readCompressed("ogg", chain(...Array.from({ length: count }, () => one)));
+      assertEquals([all.rate, all.warnings], [rate, []]);
+      assertEquals(all.samples.length, count * samples.length);
+      for (let i = 0; i < count; i++) {
+        assertEquals(all.samples.slice(i * samples.length, (i + 1) * samples.length), samples);
+      }
+    }
+    const cut = await readCompressed("ogg", chain(one, one.subarray(0, one.length * 0.8)));
+    assertEquals(cut.warnings.map(({ code }) => code), ["sound_truncated"]);
+    assert(cut.samples.length >= samples.length && cut.samples.length < 2 * samples.length);
+  }
+  const [ogg, opus] = ["tone.ogg", "tone.opus"].map((name) => mediaBytes(name));
+  await assertRejects(
+    () => readSound(chain(ogg, opus)),
+    MediaError,
+    "its rate changes from 22050 to 48000 Hz",
+  );
+  const many = new Uint8Array(1001 * opus.length);
+  for (let at = 0; at < many.length; at += opus.length) many.set(opus, at);
+  assertEquals((await assertRejects(() => readSound(many), MediaError)).code, "media_too_large");
 });
 
 Deno.test("WAV headers that contradict themselves are refused with the numbers", async () => {

@@ -96,6 +96,10 @@ Deno.test("formats are told from the first bytes, whatever the name says", async
   for (const [name, format] of Object.entries(formats)) {
     assertEquals(String(sniff(await readHead(mediaPath(name), undefined))), format, name);
   }
+  const tags = new Uint8Array(10 * 100_000); // one in front of the other
+  for (let at = 0; at < tags.length; at += 10) tags.set(new TextEncoder().encode("ID3"), at);
+  assertEquals(sniff(tags), "mp3");
+  assertEquals(sniff(new Uint8Array([...tags.subarray(0, 30), ...mediaBytes("tone.flac")])), "flac");
   const tagged = new Uint8Array([
     ...new TextEncoder().encode("ID3"),
     4,

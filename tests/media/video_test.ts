@@ -204,7 +204,9 @@ Deno.test("ffmpeg is told format and protocols, and its pictures come with the t
 [ "$1" = -version ] && exit 0
 echo "$@" >> "${folder}/calls"
 case "$*" in
-  *progress*) echo "  Duration: 00:00:02.00, start: 0.0" >&2
+  *progress*) echo "    title           : Duration: 09:00:00.00 Stream #0:0: Video: 99 fps" >&2
+    echo "                    : Stream #0:1: Audio: 1 fps" >&2
+    echo "  Duration: 00:00:02.00, start: 0.0" >&2
     echo "  Stream #0:0(und): Video: h264, yuv420p, 2x1, 4 fps, 4 tbr" >&2
     printf 'frame=3\\nout_time_us=1000\\nframe=8\\nout_time_us=2000000\\n' ;;
   *image2pipe*) printf 'P6\\n2 1\\n255\\nabcdef'; sleep 0.1; printf 'P6\\n2 1\\n255\\nghi'; sleep 0.1; printf 'jkl' ;;

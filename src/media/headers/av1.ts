@@ -39,11 +39,13 @@ function* extents(iloc: Bytes): Generator<{ from: number; to: number; inside: bo
     number(2); // of files elsewhere
     const base = number(baseSize);
     const count = number(2);
-    for (let i = 0; i < count; i++) {
+    const next = at + count * ((version > 0 ? indexSize : 0) + offsetSize + lengthSize);
+    if (count > 0) {
       if (version > 0) number(indexSize);
       const from = base + number(offsetSize), length = number(lengthSize);
-      if (i === 0) yield { from, to: length === 0 ? Infinity : from + length, inside };
+      yield { from, to: length === 0 ? Infinity : from + length, inside };
     }
+    at = next;
   }
 }
 
