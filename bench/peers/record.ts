@@ -43,8 +43,13 @@ export function emptyRecord(prompt: number, tokens: number): PeerRecord {
   return { ...samples, load: [], resident: [], residentFiles: [], majorFaults: [], prompt, tokens };
 }
 
-/** The samples of both. Throws where a peer was asked for another number of tokens. */
+/** The samples of both. Throws where the threads, or the tokens that a peer was asked for, are others. */
 export function joined(before: Comparison, after: Comparison): Comparison {
+  if (before.threads !== after.threads) {
+    throw new RangeError(
+      `The parts before ran with ${before.threads} threads, this one with ${after.threads}.`,
+    );
+  }
   const peers = structuredClone(before.peers);
   for (const [name, record] of Object.entries(after.peers)) {
     const own = peers[name] ??= emptyRecord(record.prompt, record.tokens);

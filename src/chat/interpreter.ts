@@ -24,7 +24,7 @@ export interface TemplateLimits {
   depth: number;
   /** UTF-16 units of the output and of every text on the way. Default 16 Mi. */
   outputLength: number;
-  /** Items of a list or range. Default 1 Mi. */
+  /** Items of a list or range, and UTF-16 units of a text that is gone through as one. Default 1 Mi. */
   listLength: number;
   /** UTF-16 units of the template itself. Default 256 Ki. */
   sourceLength: number;
@@ -230,7 +230,9 @@ class LimitedInterpreter extends Interpreter implements FilterContext {
     const scope = new Environment(environment);
     const set = (name: string, value: RuntimeValue) => void scope.setVariable(name, value as Value);
     const filtered = iterable.type === "SelectExpression";
-    let items = iterate(this.evaluate(filtered ? iterable.lhs : iterable, environment));
+    const whole = this.evaluate(filtered ? iterable.lhs : iterable, environment);
+    this.#checkCharacters(whole);
+    let items = iterate(whole);
     if (filtered) {
       items = items.filter((item) => {
         scope.variables.clear();
@@ -333,6 +335,7 @@ class LimitedInterpreter extends Interpreter implements FilterContext {
   ): RuntimeValue {
     const filter = FILTERS.get(name);
     if (filter !== undefined) {
+      if (BY_CHARACTER.has(name)) this.#checkCharacters(operand);
       const result = filter(operand, args, named, this);
       if (isText(result)) this.checkLength(result.value.length);
       return result;
@@ -347,6 +350,12 @@ class LimitedInterpreter extends Interpreter implements FilterContext {
       }
       throw error;
     }
+  }
+
+  /** Refuses to make a list of a text's characters that would be too long. */
+  #checkCharacters(value: RuntimeValue): void {
+    if (!isText(value) || value.value.length <= this.#limits.listLength) return;
+    throw limit("listLength", this.#limits.listLength, "characters of a text as a list");
   }
 
   #range(bounds: unknown[]): number[] {
@@ -366,6 +375,9 @@ class LimitedInterpreter extends Interpreter implements FilterContext {
     return Array.from({ length }, (_, i) => start + i * step);
   }
 }
+
+/** Filters that take a text as the list of its characters. */
+const BY_CHARACTER = new Set(["list", "first", "last", "sort", "map", "join"]);
 
 const DICT_METHODS = new Set(["get", "items", "keys", "values"]);
 

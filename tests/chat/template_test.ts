@@ -60,6 +60,24 @@ Deno.test("a template that loops, recurses or builds without end is stopped with
   }
 });
 
+Deno.test("a text that is gone through character by character may have no more of them than a list items", () => {
+  const content = "x".repeat(101);
+  for (
+    const source of [
+      "{% for c in messages[0].content %}{{ c }}{% endfor %}",
+      "{% for c in messages[0].content if c %}{{ c }}{% endfor %}",
+      ...["list", "first", "last", "sort", "join", 'map("upper") | list'].map((filter) =>
+        `{{ messages[0].content | ${filter} }}`
+      ),
+    ]
+  ) {
+    const error = failure(source, { listLength: 100 }, { content });
+    assertEquals(error.code, "template_limit", source);
+    assert(error.message.includes("listLength"), error.message);
+    template(source, { listLength: 101 }).render([{ role: "user", content }]);
+  }
+});
+
 Deno.test("a template that is too large, or pads without end, is refused before it is parsed", () => {
   assertEquals(failure("x".repeat(300_000)).code, "template_limit");
   assertEquals(failure(" ".repeat(200_000)).code, "template_limit");
