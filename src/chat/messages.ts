@@ -85,6 +85,13 @@ export interface PreparedMessages {
 
 const ROLES = ["system", "developer", "user", "assistant", "tool"];
 const MEDIA = ["image", "audio", "video"];
+/** Parts of OpenAI's API, and what stands for each here. */
+const OPENAI_PARTS = new Map<string, string>([
+  ["image_url", "image"],
+  ["input_image", "image"],
+  ["input_audio", "audio"],
+  ["video_url", "video"],
+]);
 /** Fields that are translated; all others are handed on. */
 const OWN_FIELDS = new Set([
   "role",
@@ -214,8 +221,10 @@ function prepareContent(message: Message, where: string, media: ContentPart[]): 
       media.push(part);
       return { type };
     }
+    const own = OPENAI_PARTS.get(type);
+    const hint = own === undefined ? "" : ` Write {type: "${own}", ${own}: …} with a path, URL or bytes.`;
     throw new InvalidArgument(
-      `${where}: part ${j} has the type ${quote(type)}. Use one of text, ${MEDIA.join(", ")}.`,
+      `${where}: part ${j} has the type ${quote(type)}. Use one of text, ${MEDIA.join(", ")}.${hint}`,
     );
   });
   // Templates print such a list as Python does ("[{'type': …}]") in the system turn.
