@@ -5,6 +5,7 @@ import { codecMissing } from "./codecs.ts";
 import { Bytes } from "./headers/bytes.ts";
 import { checkSamples, damagedSound, isSample, type MonoSound } from "./mono.ts";
 import { readMp3 } from "./headers/mp3.ts";
+import { withoutTags } from "./headers/tags.ts";
 import { importPackage } from "./packages.ts";
 
 type Codec = "mp3" | "flac" | "opus" | "vorbis";
@@ -39,6 +40,7 @@ export async function readCompressed(
   bytes: Uint8Array,
   signal?: AbortSignal,
 ): Promise<MonoSound> {
+  if (format !== "mp3") bytes = withoutTags(bytes); // decoders of the others lose frames before a tag
   if (format === "ogg") return await readChain(bytes, signal);
   const flac = format === "flac" ? readFlac(bytes) : undefined;
   if (flac !== undefined) checkSamples(flac.samples, flac.rate);

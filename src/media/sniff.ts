@@ -1,5 +1,7 @@
 /** Tells the format of a media file from its first bytes. */
 
+import { tagsEnd } from "./headers/tags.ts";
+
 /** Formats that are told apart; those of `video` are read by `ffmpeg`. */
 export type MediaFormat =
   | "png"
@@ -82,11 +84,8 @@ function sniffBrands(bytes: Uint8Array, ascii: (at: number, length: number) => s
 
 /** ID3 tags, several too, stand before MP3 frames, and now and then before FLAC or AAC. */
 function sniffBehindTag(bytes: Uint8Array): MediaFormat {
-  let rest = bytes;
-  while (rest[0] === 0x49 && rest[1] === 0x44 && rest[2] === 0x33) {
-    const size = (rest[6] & 127) << 21 | (rest[7] & 127) << 14 | (rest[8] & 127) << 7 | (rest[9] & 127);
-    rest = rest.subarray(10 + size);
-  }
+  const rest = bytes.subarray(tagsEnd(bytes));
+  if (rest[0] === 0x49 && rest[1] === 0x44 && rest[2] === 0x33) return "mp3"; // a tag that is cut off
   return rest.length > 4 && !isMp3Frame(rest, 0) ? sniff(rest) ?? "mp3" : "mp3";
 }
 

@@ -131,6 +131,39 @@ Deno.test("a sound that would be too long at 16 kHz is refused as it is where it
 /** Bytes one after the other. */
 const chain = (...parts: Uint8Array[]) => new Uint8Array(parts.flatMap((part) => [...part]));
 
+Deno.test("tags before and behind a sound change nothing of it", async () => {
+  const ascii = (text: string, bytes: number) => {
+    const padded = new Uint8Array(bytes);
+    padded.set(new TextEncoder().encode(text));
+    return padded;
+  };
+  const id3 = ascii("ID3\x04", 30);
+  id3[9] = 20;
+  const old = ascii("TAGa title", 128);
+  const ape = (header: boolean) => {
+    const part = ascii("APETAGEX", 32), view = new DataView(part.buffer);
+    view.setUint32(8, 2000, true);
+    view.setUint32(12, 32 + 40, true);
+    view.setUint32(20, header ? 0x80000000 : 0, true);
+    return chain(...(header ? [part] : []), ascii("an item", 40), part);
+  };
+  for (const name of ["tone.flac", "tone.mp3", "tone.ogg", "tone.opus"]) {
+    const bytes = mediaBytes(name);
+    const plain = await readSound(bytes);
+    for (
+      const [before, behind] of [
+        [[], [old]],
+        [[id3], []],
+        [[id3, id3], [ape(true), old]],
+        [[], [ape(false)]],
+        [[id3], [ape(false), ape(true)]],
+      ]
+    ) {
+      assertEquals(await readSound(chain(...before, bytes, ...behind)), plain, name);
+    }
+  }
+});
+
 Deno.test("an Ogg file of several sounds in a row is heard to its end", async () => {
   for (const name of ["tone.ogg", "tone.opus"]) {
     const one = mediaBytes(name);

@@ -1,5 +1,6 @@
 /** What an MP3 file says of its length: the frames that its first one announces, and where its last one ends. */
 import { Bytes } from "./bytes.ts";
+import { tagsEnd } from "./tags.ts";
 
 /** See the head of this file. */
 export interface Mp3Facts {
@@ -29,7 +30,7 @@ interface Frame {
 /** Reads what can be told without decoding. */
 export function readMp3(bytes: Uint8Array): Mp3Facts {
   const data = new Bytes(bytes);
-  const start = behindTag(data);
+  const start = tagsEnd(bytes);
   const first = frameAt(data, start);
   if (first === undefined) return { ended: true }; // something else stands first; nothing can be told
   const declared = announced(data, start, first);
@@ -39,13 +40,6 @@ export function readMp3(bytes: Uint8Array): Mp3Facts {
   const cut = frame !== undefined || inHeader;
   const missing = declared?.bytes !== undefined && start + declared.bytes > data.length;
   return { samples: declared?.samples, ended: !cut && !missing };
-}
-
-function behindTag(data: Bytes): number {
-  if (data.length < 10 || data.ascii(0, 3) !== "ID3") return 0;
-  const size = (data.u8(6) & 127) << 21 | (data.u8(7) & 127) << 14 | (data.u8(8) & 127) << 7 |
-    data.u8(9) & 127;
-  return 10 + size + ((data.u8(5) & 0x10) !== 0 ? 10 : 0); // a footer repeats the header
 }
 
 /** The frame whose header stands at a byte; undefined where none does. */
