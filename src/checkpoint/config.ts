@@ -296,8 +296,9 @@ function parseTokens(top: Fields, text: Fields, generationJson: unknown, vocabul
 function parseSampling(generationJson: unknown): SuggestedSampling {
   if (generationJson === null) return { temperature: null, topK: null, topP: null };
   const fields = Fields.of(generationJson, "", "generation_config.json");
+  const greedy = !fields.boolean("do_sample", true); // what it says of temperature counts only where it samples
   return {
-    temperature: fields.has("temperature") ? fields.number("temperature", { min: 0 }) : null,
+    temperature: greedy ? 0 : fields.has("temperature") ? fields.number("temperature", { min: 0 }) : null,
     topK: fields.has("top_k") ? fields.integer("top_k", { min: 0 }) : null,
     topP: fields.has("top_p") ? fields.number("top_p", { min: 0, max: 1 }) : null,
   };

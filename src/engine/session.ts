@@ -298,7 +298,7 @@ export class TimelineSession implements Session {
     this.#checkOpen();
     if (this.#busy === undefined) return;
     throw new InvalidArgument(
-      `${this.#busy} of this session is under way. Await or end it first, or fork the session.`,
+      `${this.#busy} of this session is under way. Await it, or end it with return(), first; a fork made before it goes on beside it.`,
     );
   }
 }

@@ -1,4 +1,5 @@
-import { assertEquals, assertRejects, assertStringIncludes } from "@std/assert";
+import { assertEquals, assertRejects, assertStringIncludes, assertThrows } from "@std/assert";
+import { parseConfig } from "../../src/checkpoint/config.ts";
 import { openCheckpoint, readConfig } from "../../src/checkpoint/open.ts";
 import { CheckpointError, InvalidArgument } from "../../src/errors.ts";
 import { concat } from "../support/bytes.ts";
@@ -211,6 +212,17 @@ Deno.test("the configs alone are enough for the architecture, generation default
   assertEquals(config.sampling, { temperature: 1, topK: 64, topP: 0.95 });
   assertEquals(config.vision?.kind, "tower");
   assertEquals(config.layers.map((layer) => layer.kvOwner), [0, 1, 2, 3, 4, 5, 4, 4, 5]);
+});
+
+Deno.test("a checkpoint that says that it does not sample is greedy, whatever temperature it names", () => {
+  const config = JSON.parse(CONFIG);
+  const sampling = (generation: unknown) => parseConfig(config, generation).sampling;
+  const named = { temperature: 0.7, top_k: 64, top_p: 0.95 };
+  assertEquals(sampling({ ...named, do_sample: false }), { temperature: 0, topK: 64, topP: 0.95 });
+  assertEquals(sampling({ ...named, do_sample: true }).temperature, 0.7);
+  assertEquals(sampling({ ...named, do_sample: null }).temperature, 0.7);
+  assertEquals(sampling({}), { temperature: null, topK: null, topP: null });
+  assertThrows(() => sampling({ do_sample: "no" }), CheckpointError, "do_sample");
 });
 
 Deno.test("reading an unknown tensor or one beyond the limit is a typed error", async () => {
