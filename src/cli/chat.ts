@@ -5,7 +5,7 @@ import { type ContentPart, MarkbaseError, type Message, type Model } from "../..
 import { checkWords, describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
-import { style, write } from "./terminal.ts";
+import { harmless, style, write } from "./terminal.ts";
 
 const flags = {
   ...loadFlags,
@@ -151,10 +151,10 @@ async function answer(
   let failure = "";
   try {
     for await (const part of model.stream(messages, { ...options, thinking: conversation.thinking })) {
-      if (part.type === "thinking") await write(Deno.stdout, style(part.text, "dim"));
+      if (part.type === "thinking") await write(Deno.stdout, style(harmless(part.text), "dim"));
       else if (part.type === "text") {
         said += part.text;
-        await write(Deno.stdout, part.text);
+        await write(Deno.stdout, harmless(part.text));
       } else if (part.type === "done") {
         const { usage, warnings } = part.reply;
         const seconds = (performance.now() - started) / 1000;

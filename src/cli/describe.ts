@@ -11,7 +11,7 @@ import { describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { preview } from "./preview.ts";
 import { ProgressBar } from "./progress.ts";
-import { style, write } from "./terminal.ts";
+import { harmless, style, write } from "./terminal.ts";
 
 const flags = {
   ...loadFlags,
@@ -101,7 +101,7 @@ async function answer(
   }
   await write(Deno.stdout, title);
   for await (const piece of model.stream(messages, options)) {
-    if (piece.type === "text") await write(Deno.stdout, piece.text);
+    if (piece.type === "text") await write(Deno.stdout, harmless(piece.text));
     else if (piece.type === "done") {
       await write(Deno.stdout, "\n");
       for (const { message } of piece.reply.warnings) {

@@ -4,7 +4,7 @@ import { InvalidArgument } from "../errors.ts";
 import { describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
-import { readAll, write } from "./terminal.ts";
+import { harmless, readAll, write } from "./terminal.ts";
 
 const flags = {
   ...loadFlags,
@@ -39,7 +39,7 @@ export async function generate(args: string[], signal: AbortSignal): Promise<voi
   if (values.raw) {
     const reply = await model.complete(prompt, options);
     if (values.json) return await write(Deno.stdout, JSON.stringify(reply) + "\n");
-    await write(Deno.stdout, reply.text);
+    await write(Deno.stdout, harmless(reply.text));
     await writeWarnings(reply);
     await write(Deno.stdout, "\n");
     return;
@@ -54,8 +54,8 @@ export async function generate(args: string[], signal: AbortSignal): Promise<voi
     return;
   }
   for await (const part of model.stream(messages, chatOptions)) {
-    if (part.type === "text") await write(Deno.stdout, part.text);
-    else if (part.type === "thinking") await write(Deno.stderr, part.text);
+    if (part.type === "text") await write(Deno.stdout, harmless(part.text));
+    else if (part.type === "thinking") await write(Deno.stderr, harmless(part.text, Deno.stderr));
     else if (part.type === "done") await writeWarnings(part.reply);
   }
   await write(Deno.stdout, "\n");

@@ -25,6 +25,20 @@ export function style(text: string, code: keyof typeof CODES, stream = Deno.stdo
   return Deno.noColor || !stream.isTerminal() ? text : `\x1b[${CODES[code]}m${text}\x1b[0m`;
 }
 
+/** Text that a model wrote, for a stream: where that is a terminal, nothing in it steers the terminal. */
+export function harmless(text: string, stream = Deno.stdout): string {
+  return stream.isTerminal() ? visible(text) : text;
+}
+
+/** Control characters but line ends and tabs as pictures of themselves. */
+export function visible(text: string): string {
+  // deno-lint-ignore no-control-regex
+  return text.replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, (character) => {
+    const code = character.charCodeAt(0);
+    return code < 0x20 ? String.fromCharCode(0x2400 + code) : code === 0x7f ? "\u2421" : "\ufffd";
+  });
+}
+
 /** A table with padded columns; numbers are right-aligned. */
 export function table(rows: readonly (readonly (string | number)[])[]): string {
   const widths: number[] = [];

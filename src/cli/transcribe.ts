@@ -9,7 +9,7 @@ import { readHead, regularPath } from "../media/source.ts";
 import { describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
-import { style, write } from "./terminal.ts";
+import { harmless, style, write } from "./terminal.ts";
 import { type Cue, cuesOf, plainText, planChunks, srt, vtt } from "./transcript.ts";
 
 const flags = {
@@ -81,11 +81,11 @@ export async function transcribe(args: string[], signal: AbortSignal): Promise<v
     }
     if (values.json) {
       await write(Deno.stdout, JSON.stringify({ source, ...heard, text: plainText(cues) }) + "\n");
-    } else if (values.format === "srt") await write(Deno.stdout, srt(cues));
-    else if (values.format === "vtt") await write(Deno.stdout, vtt(cues));
+    } else if (values.format === "srt") await write(Deno.stdout, harmless(srt(cues)));
+    else if (values.format === "vtt") await write(Deno.stdout, harmless(vtt(cues)));
     else {
       const name = words.length > 1 ? `${style(source, "bold")}: ` : "";
-      await write(Deno.stdout, `${name}${plainText(cues)}\n`);
+      await write(Deno.stdout, `${name}${harmless(plainText(cues))}\n`);
     }
   }
 }

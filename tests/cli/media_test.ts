@@ -1,5 +1,6 @@
 import { assert, assertEquals, assertMatch, assertStringIncludes } from "@std/assert";
 import { srt } from "../../src/cli/transcript.ts";
+import { hasFfmpeg } from "../support/process.ts";
 
 const root = new URL("../../", import.meta.url).pathname;
 const example = (name: string) => `${root}examples/media/${name}`;
@@ -46,14 +47,12 @@ Deno.test("describe takes a video, a data URI and a question, and prints JSON", 
   assertEquals(asked.stdout, "Orange.\n");
 });
 
-const hasFfmpeg = await new Deno.Command("ffmpeg", { args: ["-version"], stdout: "null", stderr: "null" })
-  .output()
-  .then(() => true, () => false);
-if (!hasFfmpeg) console.log("there is no ffmpeg; describing and transcribing an MP4 file is not tested");
+const ffmpegIsThere = await hasFfmpeg();
+if (!ffmpegIsThere) console.log("there is no ffmpeg; describing and transcribing an MP4 file is not tested");
 
 Deno.test({
   name: "describe tells of the scenes of an MP4 file, and transcribe hears its sound",
-  ignore: !hasFfmpeg,
+  ignore: !ffmpegIsThere,
   fn: async () => {
     const folder = await Deno.makeTempDir();
     const path = `${folder}/scenes.mp4`;

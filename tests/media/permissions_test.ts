@@ -1,6 +1,7 @@
 /** Media are read with the script's own permissions; a missing one is named with its exact flag. */
 import { assertEquals, assertMatch } from "@std/assert";
 import { mediaPath } from "./support.ts";
+import { hasFfmpeg } from "../support/process.ts";
 
 const module = new URL("../../src/media/picture.ts", import.meta.url).href;
 const sound = new URL("../../src/media/sound.ts", import.meta.url).href;
@@ -70,13 +71,3 @@ Deno.test({
     await Deno.remove(folder, { recursive: true });
   },
 });
-
-async function hasFfmpeg(): Promise<boolean> {
-  try {
-    await new Deno.Command("ffmpeg", { args: ["-version"], stdout: "null", stderr: "null" }).output();
-    return true;
-  } catch {
-    console.log("without an ffmpeg on the PATH its permissions are not tested");
-    return false;
-  }
-}

@@ -8,6 +8,7 @@ import { readSound } from "../../src/media/sound.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { readVideo } from "../../src/media/video.ts";
 import { expectedPicture, mediaBytes, mediaPath, pixelDistance, VISION } from "./support.ts";
+import { hasFfmpeg } from "../support/process.ts";
 
 async function framesOf(input: VideoInput, frames = 32, sound = false) {
   const video = await readVideo(input, { frames, sound });
@@ -230,18 +231,11 @@ esac
   await Deno.remove(folder, { recursive: true });
 });
 
-const hasFfmpeg = await (async () => {
-  try {
-    return (await new Deno.Command("ffmpeg", { args: ["-version"], stdout: "null", stderr: "null" }).output())
-      .success;
-  } catch {
-    return false;
-  }
-})();
+const ffmpegIsThere = await hasFfmpeg();
 
 Deno.test({
   name: "ffmpeg's own test picture as MP4 gives the sampled frames with their times, and its tone as sound",
-  ignore: !hasFfmpeg,
+  ignore: !ffmpegIsThere,
   fn: async () => {
     const folder = await Deno.makeTempDir();
     const path = `${folder}/a b.mp4`;
@@ -312,7 +306,7 @@ Deno.test({
 Deno.test({
   name:
     "AAC, M4A, AIFF and the sound of WebM are heard where there is an ffmpeg, and a video without sound is refused",
-  ignore: !hasFfmpeg,
+  ignore: !ffmpegIsThere,
   fn: async () => {
     const folder = await Deno.makeTempDir();
     const make = async (name: string, ...args: string[]) => {
