@@ -196,7 +196,8 @@ async function* framesOf(
     // Renumbered times keep ffmpeg from filling the gaps between the chosen frames.
     const chosen = wanted.map((index) => `eq(n\\,${index})`).join("+");
     const args = ["-map", "0:v:0", "-vf", `select=${chosen},setpts=N/FRAME_RATE/TB`];
-    args.push("-frames:v", String(wanted.length), "-f", "image2pipe", "-c:v", "ppm", "-");
+    args.push("-frames:v", String(wanted.length), "-pix_fmt", "rgb24"); // of videos of ten bits too
+    args.push("-f", "image2pipe", "-c:v", "ppm", "-");
     const child = spawn(input, args, options.signal);
     const stderr = new Response(child.stderr).text().catch(() => "");
     let index = 0;

@@ -304,6 +304,37 @@ Deno.test({
 });
 
 Deno.test({
+  name: "videos of ten bits, of grey, turned ones, and with titles that read like facts give their frames",
+  ignore: !ffmpegIsThere,
+  fn: async () => {
+    const folder = await Deno.makeTempDir();
+    const make = async (name: string, ...args: string[]) => {
+      const command = new Deno.Command("ffmpeg", { args: ["-v", "error", ...args, `${folder}/${name}`] });
+      const { success, stderr } = await command.output();
+      assert(success, new TextDecoder().decode(stderr));
+    };
+    const red = ["-f", "lavfi", "-i", "color=red:s=96x64:r=10:d=1"];
+    await make("plain.mp4", ...red, "-pix_fmt", "yuv420p", "-c:v", "mpeg4");
+    await make("ten.mkv", ...red, "-pix_fmt", "yuv420p10le", "-c:v", "ffv1");
+    await make("grey.mkv", ...red, "-pix_fmt", "gray", "-c:v", "ffv1");
+    await make("turned.mp4", "-display_rotation", "90", "-i", `${folder}/plain.mp4`, "-c", "copy");
+    const title = "title=Duration: 09:00:00.00\nStream #0:7: Video: h264, 99 fps\n  Duration: 08:00:00.00";
+    await make("titled.mp4", "-i", `${folder}/plain.mp4`, "-c", "copy", "-metadata", title);
+    for (const name of ["plain.mp4", "ten.mkv", "grey.mkv", "turned.mp4", "titled.mp4"]) {
+      const video = await readVideo(`${folder}/${name}`, { frames: 2, sound: true });
+      const frames = await Array.fromAsync(video.frames);
+      assertEquals([frames.map(({ time }) => time), video.warnings], [[0, 0.5], []], name);
+      const { width, height, pixels } = frames[1].picture;
+      assertEquals([width, height], name === "turned.mp4" ? [64, 96] : [96, 64], name);
+      const [r, g] = pixels.subarray(-3);
+      assert(name === "grey.mkv" ? r === g && r > 40 : r > 200 && g < 60, `${name}: ${r}, ${g}`);
+      assertEquals(await video.sound(), undefined, name);
+    }
+    await Deno.remove(folder, { recursive: true });
+  },
+});
+
+Deno.test({
   name:
     "AAC, M4A, AIFF and the sound of WebM are heard where there is an ffmpeg, and a video without sound is refused",
   ignore: !ffmpegIsThere,
