@@ -9,7 +9,7 @@ import { CLIP_SECONDS, SAMPLE_RATE } from "./mel.ts";
 import { checkSamples, MAX_SAMPLES, type MonoSound } from "./mono.ts";
 import { checkPixels } from "./picture.ts";
 import { describeSource, readHead } from "./source.ts";
-import type { MediaFormat } from "./sniff.ts";
+import { isTransportStream, type MediaFormat } from "./sniff.ts";
 import type { Warning } from "../warning.ts";
 
 /** Demuxers by format. */
@@ -17,8 +17,11 @@ const DEMUXERS: Partial<Record<MediaFormat, string>> = {
   mp4: "mov",
   webm: "matroska",
   avi: "avi",
+  asf: "asf",
+  flv: "flv",
   aac: "aac",
   aiff: "aiff",
+  caf: "caf",
 };
 
 /** Whether `ffmpeg` is asked for sounds of this format. */
@@ -38,7 +41,7 @@ export async function openWithFfmpeg(
       format === undefined ? "unknown_media" : "unsupported_media",
       `${
         describeSource(source)
-      } is ${what}. A video is MP4, MOV, WebM, Matroska, AVI or MPEG, or an animated GIF or WebP.`,
+      } is ${what}. A video is MP4, MOV, WebM, Matroska, AVI, MPEG, WMV or FLV, or an animated GIF or WebP.`,
     );
   }
   const { signal } = options;
@@ -112,7 +115,7 @@ async function localFile(
   signal: AbortSignal | undefined,
 ): Promise<LocalFile> {
   const head = await readHead(source, signal);
-  const demuxer = DEMUXERS[format] ?? (head[0] === 0x47 ? "mpegts" : "mpeg");
+  const demuxer = DEMUXERS[format] ?? (isTransportStream(head) ? "mpegts" : "mpeg");
   const name = describeSource(source);
   const argumentsOf = (path: string) => ["-f", demuxer, "-i", `file:${path}`];
   if (typeof source === "string") return { arguments: argumentsOf(source), name, remove: async () => {} };

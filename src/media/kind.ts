@@ -17,7 +17,7 @@ export async function isVideo(
     return parseGif(await readSource(source, { limit: MAX_VIDEO_BYTES, signal })).frames.length > 1;
   }
   if (format === "webp") return imageHeader(format, head).animated ?? false;
-  if (format !== undefined && ["mp4", "webm", "avi", "mpeg"].includes(format)) return true;
+  if (format !== undefined && ["mp4", "webm", "avi", "asf", "flv", "mpeg"].includes(format)) return true;
   imageFormat(format);
   return false;
 }

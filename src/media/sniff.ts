@@ -2,7 +2,7 @@
 
 import { tagsEnd } from "./headers/tags.ts";
 
-/** Formats that are told apart; those of `video` are read by `ffmpeg`. */
+/** Formats that are told apart; those of videos are read by `ffmpeg`. */
 export type MediaFormat =
   | "png"
   | "jpeg"
@@ -20,9 +20,12 @@ export type MediaFormat =
   | "ogg"
   | "aac"
   | "aiff"
+  | "caf"
   | "mp4"
   | "webm"
   | "avi"
+  | "asf"
+  | "flv"
   | "mpeg";
 
 /** Formats of pictures that can be decoded. */
@@ -62,6 +65,9 @@ export function sniff(bytes: Uint8Array): MediaFormat | undefined {
   if (ascii(0, 4) === "OggS") return "ogg";
   if (ascii(0, 3) === "ID3") return sniffBehindTag(bytes);
   if (begins(0x1a, 0x45, 0xdf, 0xa3)) return "webm";
+  if (ascii(0, 4) === "caff") return "caf";
+  if (ascii(0, 3) === "FLV") return "flv";
+  if (begins(0x30, 0x26, 0xb2, 0x75, 0x8e, 0x66, 0xcf, 0x11)) return "asf";
   if (ascii(0, 4) === "FORM" && ascii(8, 3) === "AIF") return "aiff";
   if (ascii(0, 2) === "BM") return "bmp";
   if (begins(0x49, 0x49, 0x2a, 0) || begins(0x4d, 0x4d, 0, 0x2a)) return "tiff";
@@ -69,9 +75,14 @@ export function sniff(bytes: Uint8Array): MediaFormat | undefined {
   if (begins(0, 0, 1, 0xba) || begins(0, 0, 1, 0xb3)) return "mpeg";
   if (bytes[0] === 0xff && (bytes[1] & 0xf6) === 0xf0) return "aac";
   if (isMp3Frame(bytes, 0)) return "mp3";
-  if (bytes[0] === 0x47 && bytes[188] === 0x47) return "mpeg";
+  if (isTransportStream(bytes)) return "mpeg";
   if (/^\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<svg[\s>]/is.test(ascii(0, 512))) return "svg";
   return undefined;
+}
+
+/** Whether these are packets of an MPEG transport stream, of 188 bytes each, as cameras write them behind four of time. */
+export function isTransportStream(bytes: Uint8Array): boolean {
+  return [0, 4].some((time) => bytes[time] === 0x47 && bytes[time + 188 + time] === 0x47);
 }
 
 function sniffBrands(bytes: Uint8Array, ascii: (at: number, length: number) => string): MediaFormat {

@@ -62,7 +62,7 @@ export function soundFormat(format: MediaFormat | undefined): MediaFormat {
   const what = format === undefined ? "of no known format" : format.toUpperCase();
   throw new MediaError(
     format === undefined ? "unknown_media" : "unsupported_media",
-    `The sound is ${what}. WAV, MP3, FLAC and Ogg (Opus, Vorbis, FLAC) can be read, AAC, AIFF and videos with ffmpeg; convert it to one of them.`,
+    `The sound is ${what}. WAV, MP3, FLAC and Ogg (Opus, Vorbis, FLAC) can be read, AAC, AIFF, CAF, WMA and videos with ffmpeg; convert it to one of them.`,
   );
 }
 

@@ -96,6 +96,20 @@ Deno.test("formats are told from the first bytes, whatever the name says", async
   for (const [name, format] of Object.entries(formats)) {
     assertEquals(String(sniff(await readHead(mediaPath(name), undefined))), format, name);
   }
+  const beginnings: [string, number[] | string][] = [
+    ["caf", "caff\x00\x01"],
+    ["flv", "FLV\x01"],
+    ["asf", [0x30, 0x26, 0xb2, 0x75, 0x8e, 0x66, 0xcf, 0x11, 0xa6, 0xd9]],
+  ];
+  for (const [format, bytes] of beginnings) {
+    const head = typeof bytes === "string" ? [...new TextEncoder().encode(bytes)] : bytes;
+    assertEquals(sniff(Uint8Array.from(head)), format);
+  }
+  for (const time of [0, 4]) { // packets of a transport stream, with the time before each or without
+    const packets = new Uint8Array(1000);
+    for (let at = time; at < packets.length; at += 188 + time) packets[at] = 0x47;
+    assertEquals(sniff(packets), "mpeg", `${time}`);
+  }
   const tags = new Uint8Array(10 * 100_000); // one in front of the other
   for (let at = 0; at < tags.length; at += 10) tags.set(new TextEncoder().encode("ID3"), at);
   assertEquals(sniff(tags), "mp3");

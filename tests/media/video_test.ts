@@ -304,7 +304,8 @@ Deno.test({
 });
 
 Deno.test({
-  name: "videos of ten bits, of grey, turned ones, and with titles that read like facts give their frames",
+  name:
+    "videos of other containers, of ten bits, of grey, turned, or with titles that read like facts give their frames",
   ignore: !ffmpegIsThere,
   fn: async () => {
     const folder = await Deno.makeTempDir();
@@ -320,7 +321,12 @@ Deno.test({
     await make("turned.mp4", "-display_rotation", "90", "-i", `${folder}/plain.mp4`, "-c", "copy");
     const title = "title=Duration: 09:00:00.00\nStream #0:7: Video: h264, 99 fps\n  Duration: 08:00:00.00";
     await make("titled.mp4", "-i", `${folder}/plain.mp4`, "-c", "copy", "-metadata", title);
-    for (const name of ["plain.mp4", "ten.mkv", "grey.mkv", "turned.mp4", "titled.mp4"]) {
+    const names = ["plain.mp4", "ten.mkv", "grey.mkv", "turned.mp4", "titled.mp4"];
+    for (const name of ["a.wmv", "a.flv", "a.m2ts", "a.ts"]) {
+      await make(name, ...red, "-pix_fmt", "yuv420p");
+      names.push(name);
+    }
+    for (const name of names) {
       const video = await readVideo(`${folder}/${name}`, { frames: 2, sound: true });
       const frames = await Array.fromAsync(video.frames);
       assertEquals([frames.map(({ time }) => time), video.warnings], [[0, 0.5], []], name);
@@ -348,7 +354,7 @@ Deno.test({
     };
     const sine = ["-f", "lavfi", "-i", "sine=frequency=1000:sample_rate=44100:duration=1"];
     let heard = 0;
-    for (const name of ["a.aac", "a.m4a", "a.aiff", "a.webm"]) {
+    for (const name of ["a.aac", "a.m4a", "a.aiff", "a.webm", "a.caf", "a.wma"]) {
       const path = await make(name, ...sine);
       if (path === undefined) continue;
       const { samples } = await readSound(path);
