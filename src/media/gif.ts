@@ -65,6 +65,7 @@ function parse(data: Bytes): Gif {
   const graphics = { delay: LEAST_DELAY, disposal: 0, transparent: -1 };
   let control = { ...graphics };
   for (;;) {
+    if (at === data.length && frames.length > 0) break; // some writers leave out the last byte, which says no more
     const kind = data.u8(at++);
     if (kind === 0x3b) break;
     if (kind === 0x21) {
