@@ -109,11 +109,13 @@ export async function sizeOf(path: string, permission: string): Promise<number |
   }
 }
 
-/** Names of all files of a folder, sorted. */
+/** Names of all files of a folder, sorted; not of hidden ones, as a Mac makes beside each file on other systems' disks. */
 export async function listFiles(folder: string): Promise<string[]> {
   return await guard(folder, folder, async () => {
     const names: string[] = [];
-    for await (const entry of Deno.readDir(folder)) if (!entry.isDirectory) names.push(entry.name);
+    for await (const entry of Deno.readDir(folder)) {
+      if (!entry.isDirectory && !entry.name.startsWith(".")) names.push(entry.name);
+    }
     return names.sort();
   });
 }

@@ -1,4 +1,4 @@
-/** How the parts of a GGUF model are named: `NAME-00001-of-00003.gguf` and so on. Pure functions over names. */
+/** How GGUF files are named: parts of a model `NAME-00001-of-00003.gguf` and so on. Pure functions over names. */
 
 const PART_NAME = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/;
 
@@ -17,4 +17,9 @@ export function ggufParts(name: string): string[] {
     { length: Number(count) },
     (_, i) => `${stem}-${String(i + 1).padStart(5, "0")}-of-${count}.gguf`,
   );
+}
+
+/** Whether a file holds the vision and audio parts that other programs keep apart from the model. */
+export function isProjector(name: string): boolean {
+  return /(^|[/._-])mmproj/i.test(name);
 }

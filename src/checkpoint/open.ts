@@ -5,6 +5,7 @@ import { type FileEntry, isFolder, listFiles, openFile, readRange, readText, siz
 import { firstNonFinite } from "./finite.ts";
 import { readGgufFiles } from "./gguf_files.ts";
 import type { GgufMetadata } from "./gguf_metadata.ts";
+import { isProjector } from "./gguf_parts.ts";
 import { ggufNaming } from "./gguf_names.ts";
 import { CONFIG_LIMITS, parseStrictJson } from "./json.ts";
 import type { Naming } from "./names.ts";
@@ -188,7 +189,7 @@ async function findGguf(folder: string): Promise<string | null> {
   if (!await isFolder(folder, folder)) return null;
   const names = await listFiles(folder);
   if (names.includes("config.json") && names.some((name) => name.endsWith(".safetensors"))) return null;
-  const models = names.filter((name) => name.endsWith(".gguf") && !name.startsWith("mmproj"));
+  const models = names.filter((name) => name.endsWith(".gguf") && !isProjector(name));
   const firsts = models.filter((name) =>
     !/-\d{5}-of-\d{5}\.gguf$/.test(name) || /-00001-of-\d{5}\.gguf$/.test(name)
   );

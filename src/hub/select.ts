@@ -1,5 +1,5 @@
 /** Which files of a repository make a model: pure functions over names. */
-import { ggufParts } from "../checkpoint/gguf_parts.ts";
+import { ggufParts, isProjector } from "../checkpoint/gguf_parts.ts";
 import { SHARD_INDEX } from "../checkpoint/shards.ts";
 import { HubError } from "../errors.ts";
 
@@ -114,11 +114,6 @@ function chooseFolder(
       others.length > 0 ? `, only ${list(others.map(({ name }) => name))}` : ""
     }. Use a repository that has the model in one of these formats.`,
   );
-}
-
-/** Vision and audio parts that other programs keep in a file of their own. */
-function isProjector(name: string): boolean {
-  return /(^|[/._-])mmproj/i.test(name);
 }
 
 function sideFiles(names: ReadonlySet<string>, prefix: string, configOnly: boolean): string[] {

@@ -82,7 +82,10 @@ for (const [row, from] of GGUF_ROWS) {
 
 Deno.test("a file, its folder and a folder beside a media projector open alike", async () => {
   const bytes = await Deno.readFile(`${folderOf("tiny-gguf-iq4_nl")}/model.gguf`);
-  await withFolder({ "some.gguf": bytes, "mmproj-some.gguf": "not read" }, async (folder) => {
+  const beside = Object.fromEntries(
+    ["mmproj-some.gguf", "some-mmproj-f16.gguf", "._some.gguf"].map((name) => [name, "not read"]),
+  );
+  await withFolder({ "some.gguf": bytes, ...beside }, async (folder) => {
     const file = await openCheckpoint(`${folder}/some.gguf`);
     const whole = await openCheckpoint(folder);
     assertEquals(file.weights(), whole.weights());

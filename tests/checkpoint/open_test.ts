@@ -78,6 +78,19 @@ Deno.test("a sharded checkpoint gives each tensor the file it is in", async () =
   });
 });
 
+Deno.test("hidden files beside the weights, as a Mac makes on other systems' disks, are not taken for weights", async () => {
+  const weights = await Deno.readFile(`${folderOf("e2b")}/model.safetensors`);
+  const files = {
+    "config.json": CONFIG,
+    "weights.safetensors": weights,
+    "._weights.safetensors": "not read",
+  };
+  await withFolder(files, async (folder) => {
+    const { files } = await openCheckpoint(folder);
+    assertEquals(files.map(({ path }) => path), [`${folder}/weights.safetensors`]);
+  });
+});
+
 Deno.test("config and index may begin with a byte order mark, once", async () => {
   const files = await shardedFiles();
   const names = ["config.json", "model.safetensors.index.json"];
