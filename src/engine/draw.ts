@@ -44,13 +44,14 @@ export function drawFrom(
     );
   }
   let logits: Float32Array | undefined; // the raw row, where it is needed
-  let id = sampleCandidates(candidates, settings, position);
+  const logitOf = (id: number) => adjustments.applied(id, results.logit(row, id));
+  let id = sampleCandidates(candidates, settings, position, logitOf);
   if (id === undefined) {
     logits = results.logits(row);
     const isAdjusted = adjustments.list() !== undefined;
     const adjusted = isAdjusted ? logits.slice() : logits;
     if (isAdjusted) adjustments.apply(adjusted);
-    id = sampleRow(adjusted, settings, position);
+    id = sampleRow(adjusted, settings, position, candidates);
   }
   if (settings.logprobs === undefined) return { id };
 

@@ -79,6 +79,13 @@ export class Results {
     return logits;
   }
 
+  /** The raw logit of token `id` in output row `row`, read from the device. */
+  logit(row: number, id: number): number {
+    const at = (this.#first + row) * this.#plan.vocabularySize + id;
+    this.#arena.read(this.#plan.outputs[OUTPUT.logits].offset + at * 4, oneFloat);
+    return oneFloat[0];
+  }
+
   #floats(index: number, row: number, rows: number): Float32Array<ArrayBuffer> {
     const view = this.#view(index);
     const width = this.#plan.outputs[index].shape[1] as number;
@@ -91,3 +98,5 @@ export class Results {
     return view;
   }
 }
+
+const oneFloat = new Float32Array(1);

@@ -64,11 +64,13 @@ export class Adjustments {
 
   /** The same changes applied to a whole row in place, in the device's f32 arithmetic. */
   apply(logits: Float32Array): void {
-    for (const { id, multiply, add } of this.#entries.values()) {
-      const m = Math.fround(multiply);
-      const scaled = logits[id] > 0 ? Math.fround(logits[id] * m) : Math.fround(logits[id] / m);
-      logits[id] = scaled + Math.fround(add);
-    }
+    for (const entry of this.#entries.values()) logits[entry.id] = adjusted(logits[entry.id], entry);
+  }
+
+  /** As `apply`, of one token's logit. */
+  applied(id: number, logit: number): number {
+    const entry = this.#entries.get(id);
+    return entry === undefined ? logit : adjusted(logit, entry);
   }
 
   #entry(id: number): void {
@@ -85,4 +87,10 @@ export class Adjustments {
       this.#sorted = undefined;
     }
   }
+}
+
+function adjusted(logit: number, { multiply, add }: Adjustment): number {
+  const m = Math.fround(multiply);
+  const scaled = logit > 0 ? Math.fround(logit * m) : Math.fround(logit / m);
+  return Math.fround(scaled + Math.fround(add));
 }

@@ -9,31 +9,66 @@
  */
 export const NOISE_BLOCK = 256;
 
-/** Words of a hash: x and w make the uniform number, y the place of the largest in a block. */
-interface Hash {
-  x: number;
-  y: number;
-  w: number;
-}
-
 /** Set in the word that is hashed for a block; ids of tokens are below. */
 const OF_BLOCK = 0x80000000;
 
 /** Standard Gumbel noise of one token at one position. `seed` is a whole number from 0 to 2^53 - 1. */
 export function gumbel(seed: number, position: number, token: number): number {
-  const block = hash(seed, position, OF_BLOCK + Math.floor(token / NOISE_BLOCK));
-  const rate = -Math.log(uniform(block)) / NOISE_BLOCK; // e^-noise of the largest
-  if (block.y % NOISE_BLOCK === token % NOISE_BLOCK) return -Math.log(rate);
-  return -Math.log(rate - Math.log(uniform(hash(seed, position, token))));
+  hash(seed, position, OF_BLOCK + Math.floor(token / NOISE_BLOCK));
+  const rate = -Math.log(uniform()) / NOISE_BLOCK; // e^-noise of the largest
+  if (hashed[1] % NOISE_BLOCK === token % NOISE_BLOCK) return -Math.log(rate);
+  hash(seed, position, token);
+  return -Math.log(rate - Math.log(uniform()));
 }
 
 /** The largest noise of the tokens from `block` · NOISE_BLOCK on. */
 export function largestGumbel(seed: number, position: number, block: number): number {
-  return -Math.log(-Math.log(uniform(hash(seed, position, OF_BLOCK + block))) / NOISE_BLOCK);
+  hash(seed, position, OF_BLOCK + block);
+  return -Math.log(-Math.log(uniform()) / NOISE_BLOCK);
 }
 
+/** A little more than exact, so that rounding can only find a token in vain. */
+const SLACK = 1 + 1e-9;
+
+/** Whether the noise of a token may be -log(`least`) or more. Few pass whose noise is not; most that fail cost no logarithm. */
+export function mayReach(seed: number, position: number, token: number, least: number): boolean {
+  const most = least * SLACK; // of rate - log(uniform)
+  hash(seed, position, OF_BLOCK + Math.floor(token / NOISE_BLOCK));
+  const ofBlock = (1 - uniform()) / NOISE_BLOCK; // never above rate, as 1 - u is never above -log(u)
+  if (ofBlock > most) return false;
+  if (hashed[1] % NOISE_BLOCK === token % NOISE_BLOCK) return true;
+  hash(seed, position, token);
+  return ofBlock + (1 - uniform()) <= most;
+}
+
+/** Calls `take` with each token of `block` whose noise may be -log(`least`) or more, in ascending order. */
+export function eachReaching(
+  seed: number,
+  position: number,
+  block: number,
+  least: number,
+  take: (token: number) => void,
+): void {
+  hash(seed, position, OF_BLOCK + block);
+  const most = least * SLACK;
+  if ((1 - uniform()) / NOISE_BLOCK > most) return;
+  const rate = -Math.log(uniform()) / NOISE_BLOCK;
+  if (rate > most) return;
+  const first = block * NOISE_BLOCK, largest = first + hashed[1] % NOISE_BLOCK;
+  for (let token = first; token < first + NOISE_BLOCK; token++) {
+    if (token !== largest) {
+      hash(seed, position, token);
+      if (rate + (1 - uniform()) > most) continue;
+    }
+    take(token);
+  }
+}
+
+/** Words of the last hash: 0 and 2 make the uniform number, 1 the place of the largest in a block. */
+const hashed = new Uint32Array(3);
+
 /** pcg4d (Jarzynski and Olano, "Hash Functions for GPU Rendering", 2020) over two words of seed, position and another. */
-function hash(seed: number, position: number, word: number): Hash {
+function hash(seed: number, position: number, word: number): void {
   let x = seed >>> 0;
   let y = Math.floor(seed / 2 ** 32) >>> 0;
   let z = position >>> 0;
@@ -54,12 +89,14 @@ function hash(seed: number, position: number, word: number): Hash {
   y = y + Math.imul(z, x) | 0;
   z = z + Math.imul(x, y) | 0;
   w = w + Math.imul(y, z) | 0;
-  return { x: x >>> 0, y: y >>> 0, w: w >>> 0 };
+  hashed[0] = x;
+  hashed[1] = y;
+  hashed[2] = w;
 }
 
-/** 52 bits in the middle of their intervals: never 0 and never 1. */
-function uniform({ x, w }: Hash): number {
-  return (x * 2 ** 20 + (w >>> 12) + 0.5) * 2 ** -52;
+/** 52 bits of the last hash in the middle of their intervals: never 0 and never 1. */
+function uniform(): number {
+  return (hashed[0] * 2 ** 20 + (hashed[2] >>> 12) + 0.5) * 2 ** -52;
 }
 
 /** A fresh seed for a reply that names none. */

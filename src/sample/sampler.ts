@@ -3,7 +3,7 @@
  * logit and Gumbel noise among the tokens that stay. A draw from the device's 256 candidates is taken only where it must
  * equal the draw from the whole row.
  */
-import { gumbel, largestGumbel, NOISE_BLOCK } from "./noise.ts";
+import { eachReaching, gumbel, largestGumbel, mayReach, NOISE_BLOCK } from "./noise.ts";
 
 /** What decides a draw beside the logits. */
 export interface SamplingOptions {
@@ -28,33 +28,62 @@ export interface Candidates extends Ranked {
   /** log-sum-exp over the whole row of adjusted logit / temperature */ logSumExp: number;
 }
 
+/** Logits beyond the candidates that one draw asks for at most; a whole row costs about as much as this many. */
+const MOST_ASKED = 24;
+
 /**
- * The token that follows, from the candidates alone; undefined where only the whole row can tell. `position` is that of
- * the token to be drawn.
+ * The token that follows, from the candidates and, where it is there, `logitOf`: the adjusted logit of any token; undefined where
+ * that takes too many of them. `position` is that of the token to be drawn.
  */
 export function sampleCandidates(
   candidates: Candidates,
   options: SamplingOptions,
   position: number,
+  logitOf?: (id: number) => number,
 ): number | undefined {
   if (options.temperature === 0 || options.topK === 1) return candidates.ids[0];
-  const kept = keptCandidates(candidates, options);
-  if (kept !== undefined) return draw(candidates, kept, options, position);
-  return options.topK === 0 && options.topP === 1 ? drawWithTail(candidates, options, position) : undefined;
+  return drawCandidates(candidates, options, position, logitOf, logitOf ? MOST_ASKED : 0);
 }
 
-/** The token that follows, from all adjusted logits of a row (masked ones are -Infinity). */
-export function sampleRow(logits: Float32Array, options: SamplingOptions, position: number): number {
+/**
+ * The token that follows, from all adjusted logits of a row (masked ones are -Infinity). Where the row's `candidates` are
+ * known too they save time.
+ */
+export function sampleRow(
+  logits: Float32Array,
+  options: SamplingOptions,
+  position: number,
+  candidates?: Candidates,
+): number {
   if (options.temperature === 0 || options.topK === 1) return argmax(logits);
   const { temperature: T, topK, topP } = options;
-  if (topK === 0 && topP === 1) return drawUnranked(logits, options, position);
+  if (topK === 0 && topP === 1) {
+    if (candidates === undefined) return drawUnranked(logits, options, position);
+    return drawCandidates(candidates, options, position, (id) => logits[id], Infinity)!;
+  }
   const floor = minimumValue(logits[argmax(logits)], options);
   const top = topK === 0 ? topOf(logits, T, topP) : undefined;
   const ranked = rank(logits, top && Math.max(top.least, floor));
+  const weights = weightsOf(ranked, ranked.count, T);
   let kept = topK === 0 ? ranked.count : Math.min(topK, ranked.count);
-  if (topP < 1) kept = massPrefix(ranked, kept, T, topP * (top?.mass ?? prefixMass(ranked, kept, T)));
+  if (topP < 1) kept = massPrefix(weights, kept, topP * (top?.mass ?? prefixMass(weights, kept)));
   while (kept > 1 && ranked.values[kept - 1] < floor) kept--;
-  return draw(ranked, kept, options, position);
+  return draw(ranked, weights, kept, options, position).id;
+}
+
+/** As `sampleCandidates`, with at most `most` logits that are asked for. */
+function drawCandidates(
+  candidates: Candidates,
+  options: SamplingOptions,
+  position: number,
+  logitOf: ((id: number) => number) | undefined,
+  most: number,
+): number | undefined {
+  const weights = weightsOf(candidates, candidates.count, options.temperature);
+  const kept = keptCandidates(candidates, weights, options);
+  if (kept !== undefined) return draw(candidates, weights, kept, options, position).id;
+  if (options.topK !== 0 || options.topP !== 1) return undefined;
+  return drawWithTail(candidates, weights, options, position, logitOf, most);
 }
 
 /** Tokens of a row of which the device ranks all. */
@@ -89,7 +118,11 @@ function topOf(logits: Float32Array, T: number, topP: number): { mass: number; l
 }
 
 /** How many candidates stay; undefined if tokens beyond the list might. */
-function keptCandidates(candidates: Candidates, options: SamplingOptions): number | undefined {
+function keptCandidates(
+  candidates: Candidates,
+  weights: Float64Array,
+  options: SamplingOptions,
+): number | undefined {
   const { values, count, more, logSumExp } = candidates;
   const { temperature: T, topK, topP } = options;
   const wholeSet = !more || (topK > 0 && topK <= count); // top-k ends inside the list
@@ -101,7 +134,7 @@ function keptCandidates(candidates: Candidates, options: SamplingOptions): numbe
   const floorInside = wholeSet || aboveFloor < count;
   if (topP === 1) return floorInside ? aboveFloor : undefined;
   if (wholeSet) {
-    return Math.min(aboveFloor, massPrefix(candidates, inside, T, topP * prefixMass(candidates, inside, T)));
+    return Math.min(aboveFloor, massPrefix(weights, inside, topP * prefixMass(weights, inside)));
   }
 
   // The mass is measured against the whole row, by the device's f32 sum. Where that sum's error could move the end of the
@@ -109,9 +142,9 @@ function keptCandidates(candidates: Candidates, options: SamplingOptions): numbe
   if (topK > 0) return undefined;
   const error = 1e-4 + 1e-6 * Math.abs(logSumExp);
   const scale = Math.exp(values[0] / T - logSumExp);
-  const least = massPrefix(candidates, count, T, (topP - error) / scale);
-  const most = massPrefix(candidates, count, T, (topP + error) / scale);
-  const reached = prefixMass(candidates, most, T) >= (topP + error) / scale;
+  const least = massPrefix(weights, count, (topP - error) / scale);
+  const most = massPrefix(weights, count, (topP + error) / scale);
+  const reached = prefixMass(weights, most) >= (topP + error) / scale;
   if (reached && least === most) return Math.min(aboveFloor, most);
   // Even an uncertain end does not matter beyond min-p's.
   return floorInside && least >= aboveFloor ? aboveFloor : undefined;
@@ -122,65 +155,102 @@ function minimumValue(best: number, { minP, temperature }: SamplingOptions): num
   return minP === 0 ? -Infinity : best + temperature * Math.log(minP);
 }
 
-/** Sum of exp((value - best) / T) over the first `count`. */
-function prefixMass({ values }: Ranked, count: number, T: number): number {
+let weightRoom = new Float64Array(256);
+
+/** exp((value - best) / T) of the first `count`; valid until the next call. */
+function weightsOf({ values }: Ranked, count: number, T: number): Float64Array {
+  if (weightRoom.length < count) weightRoom = new Float64Array(count);
+  for (let i = 0; i < count; i++) weightRoom[i] = Math.exp((values[i] - values[0]) / T);
+  return weightRoom;
+}
+
+/** Sum of the first `count` weights. */
+function prefixMass(weights: Float64Array, count: number): number {
   let sum = 0;
-  for (let i = 0; i < count; i++) sum += Math.exp((values[i] - values[0]) / T);
+  for (let i = 0; i < count; i++) sum += weights[i];
   return sum;
 }
 
 /** Length of the shortest prefix whose mass is at least `wanted`, at most `count`. */
-function massPrefix({ values }: Ranked, count: number, T: number, wanted: number): number {
+function massPrefix(weights: Float64Array, count: number, wanted: number): number {
   let sum = 0;
   for (let i = 0; i < count; i++) {
-    sum += Math.exp((values[i] - values[0]) / T);
+    sum += weights[i];
     if (sum >= wanted) return i + 1;
   }
   return count;
 }
 
+/** A token and its value / T + noise. */
+interface Drawn {
+  id: number;
+  score: number;
+}
+
 /** The largest of value / T + noise over the first `kept`. */
-function draw({ ids, values }: Ranked, kept: number, options: SamplingOptions, position: number): number {
+function draw(
+  { ids, values }: Ranked,
+  weights: Float64Array,
+  kept: number,
+  options: SamplingOptions,
+  position: number,
+): Drawn {
   const { temperature: T, seed } = options;
-  let chosen = ids[0];
-  let best = -Infinity;
-  for (let i = 0; i < kept; i++) {
-    const score = values[i] / T + gumbel(seed, position, ids[i]);
-    if (score > best || (score === best && ids[i] < chosen)) {
-      best = score;
-      chosen = ids[i];
-    }
+  let id = ids[0];
+  let score = values[0] / T + gumbel(seed, position, id);
+  let least = Math.exp(values[0] / T - score); // e^-noise with which the first would be as good as the best
+  for (let i = 1; i < kept; i++) {
+    if (!mayReach(seed, position, ids[i], least * weights[i])) continue;
+    const own = values[i] / T + gumbel(seed, position, ids[i]);
+    if (own < score || (own === score && ids[i] > id)) continue;
+    [id, score] = [ids[i], own];
+    least = Math.exp(values[0] / T - score);
   }
-  return chosen;
+  return { id, score };
 }
 
 /**
- * As `draw` over all tokens: the best candidate, unless the noise of a token beyond the list is so large that it might win;
- * then undefined. A token there has the last candidate's logit at most.
+ * As `draw` over all tokens down to min-p: the best candidate, unless the noise of a token beyond the list is so large that it
+ * wins. A token there has the last candidate's logit at most, so only those are asked for whose noise is larger than what that
+ * logit lacks; undefined if these are more than `most`.
  */
 function drawWithTail(
   candidates: Candidates,
+  weights: Float64Array,
   options: SamplingOptions,
   position: number,
+  logitOf: ((id: number) => number) | undefined,
+  most: number,
 ): number | undefined {
   const { ids, values, count, vocabularySize } = candidates;
   const { temperature: T, seed } = options;
-  const chosen = draw(candidates, count, options, position);
-  let score = -Infinity;
-  const listed = new Set<number>();
-  for (let i = 0; i < count; i++) {
-    listed.add(ids[i]);
-    if (ids[i] === chosen) score = values[i] / T + gumbel(seed, position, chosen);
-  }
-  // A little lower than exact, so that rounding can only ask for the row in vain.
-  const limit = score - values[count - 1] / T - 1e-9;
-  for (let start = 0; start < vocabularySize; start += NOISE_BLOCK) {
-    if (largestGumbel(seed, position, start / NOISE_BLOCK) < limit) continue;
-    for (let id = start; id < Math.min(start + NOISE_BLOCK, vocabularySize); id++) {
-      if (!listed.has(id) && gumbel(seed, position, id) >= limit) return undefined;
+  const floor = minimumValue(values[0], options);
+  let { id: chosen, score } = draw(candidates, weights, count, options, position);
+  const lacking = () => Math.exp(values[count - 1] / T - score) * (1 + 1e-9); // e^-noise
+  let least = lacking();
+  if (most < Infinity && vocabularySize * least > 4 * most + 8) return undefined; // as good as certainly
+  let listed: Set<number> | undefined;
+  let asked = 0;
+  const consider = (id: number) => {
+    if (id >= vocabularySize || asked > most) return;
+    const noise = gumbel(seed, position, id);
+    if (Math.exp(-noise) > least) return;
+    if (listed === undefined) {
+      listed = new Set();
+      for (let i = 0; i < count; i++) listed.add(ids[i]);
     }
+    if (listed.has(id) || ++asked > most) return;
+    const logit = logitOf!(id);
+    if (!(logit >= floor) || logit === -Infinity) return;
+    const own = logit / T + noise;
+    if (own < score || (own === score && id > chosen)) return;
+    [chosen, score] = [id, own];
+    least = lacking();
+  };
+  for (let block = 0; block * NOISE_BLOCK < vocabularySize && asked <= most; block++) {
+    eachReaching(seed, position, block, least, consider);
   }
-  return chosen;
+  return asked > most ? undefined : chosen;
 }
 
 /** As `draw` over all tokens down to min-p, which need no order. */

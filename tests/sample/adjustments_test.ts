@@ -55,7 +55,9 @@ Deno.test("applied to a row, adjustments are computed in f32 and lower both sign
     1,
   ]);
   const logits = Float32Array.of(3, -3, 1, 7);
+  const single = Array.from(logits, (logit, id) => adjustments.applied(id, logit));
   adjustments.apply(logits);
+  assertEquals(single, [...logits]);
   const m = Math.fround(1 / 1.1);
   assertEquals([...logits], [Math.fround(3 * m), Math.fround(-3 / m), Math.fround(1 + Math.fround(0.1)), 7]);
 });

@@ -1,5 +1,12 @@
 import { assert, assertEquals, assertNotEquals } from "@std/assert";
-import { gumbel, largestGumbel, NOISE_BLOCK, randomSeed } from "../../src/sample/noise.ts";
+import {
+  eachReaching,
+  gumbel,
+  largestGumbel,
+  mayReach,
+  NOISE_BLOCK,
+  randomSeed,
+} from "../../src/sample/noise.ts";
 
 Deno.test("noise depends on seed, position and token, high bits of the seed included, and on nothing else", () => {
   assertEquals(gumbel(7, 3, 11), gumbel(7, 3, 11));
@@ -67,6 +74,34 @@ Deno.test("the noise of a block's second largest token is distributed as that of
   }
   const chi2 = bins.reduce((sum, b) => sum + (b - count / 32) ** 2 / (count / 32), 0);
   assert(chi2 < 61.1, `chi-square ${chi2} with 31 degrees of freedom is beyond the 99.9% point`);
+});
+
+Deno.test("no token whose noise reaches a value is missed, and few others are found", () => {
+  const count = 64 * NOISE_BLOCK;
+  for (const value of [-1, 0.5, 3, 6, 9, 12]) {
+    for (let position = 0; position < 8; position++) {
+      const found = new Set<number>();
+      for (let block = 0; block < 64; block++) {
+        eachReaching(21, position, block, Math.exp(-value), (token) => found.add(token));
+      }
+      let reaching = 0;
+      for (let token = 0; token < count; token++) {
+        const noise = gumbel(21, position, token);
+        if (noise >= value) {
+          reaching++;
+          assert(found.has(token), `${token} at ${value}`);
+          assert(
+            mayReach(21, position, token, Math.exp(-noise)) &&
+              mayReach(21, position, token, Math.exp(-value)),
+          );
+        }
+        if (!mayReach(21, position, token, Math.exp(-value))) assert(noise < value);
+      }
+      if (value >= 3) {
+        assert(found.size <= 1.1 * reaching + 3, `${found.size} found, ${reaching} reach ${value}`);
+      }
+    }
+  }
 });
 
 Deno.test("a random seed is a whole number that JSON keeps", () => {

@@ -197,6 +197,35 @@ Deno.test("without any truncation a peaked row is decided by its candidates, now
   assert(decided > 200 && decided <= 300 - tail && tail > 0, `${decided} decided, ${tail} in the tail`);
 });
 
+Deno.test("a draw that may ask for single logits, and one from a row whose candidates are known, is that of the row", () => {
+  const random = randomNumbers(11);
+  const rows: [string, Float32Array][] = [
+    ...adversarialRows(),
+    ["flat and long", new Float32Array(40_000)],
+    ["heavy tail", Float32Array.from({ length: 20_100 }, (_, id) => id < 250 ? 9 : 4 + random())],
+    ["light tail", Float32Array.from({ length: 20_100 }, (_, id) => id < 250 ? 9 : 1 - random())],
+  ];
+  let asked = 0, whole = 0;
+  for (const [name, logits] of rows) {
+    const ranked = rank(logits);
+    for (const options of OPTIONS.filter(({ topK, topP }) => topK === 0 && topP === 1)) {
+      const candidates = candidatesOf(logits, options.temperature, 0, ranked);
+      for (let position = 0; position < 20; position++) {
+        const expected = sampleRow(logits, options, position);
+        const what = `${name}: ${JSON.stringify(options)} at ${position}`;
+        assertEquals(sampleRow(logits, options, position, candidates), expected, what);
+        let count = 0;
+        const id = sampleCandidates(candidates, options, position, (id) => (count++, logits[id]));
+        if (id === undefined) whole++;
+        else assertEquals(id, expected, what);
+        if (id !== undefined && count > 0) asked++;
+        assert(count <= 24, what);
+      }
+    }
+  }
+  assert(asked > 500 && whole > 50, `${asked} asked, ${whole} needed the row`);
+});
+
 Deno.test("usual options never need more than the candidates", () => {
   for (const [name, logits] of adversarialRows()) {
     const options = { ...PLAIN, topK: 64, topP: 0.95 };
