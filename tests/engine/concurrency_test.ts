@@ -133,6 +133,67 @@ Deno.test("leaving a stream early gives its pages back", async () => {
   assertEquals(model.memory().kvUsed, 0);
 });
 
+Deno.test("while a reader has a token the forward after it runs, but no other, and it is given up with the reader", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  const { counts } = model.engine.forward;
+  const prompt = [2, 15, 374], options = { temperature: 0, ignoreEos: true, maxTokens: 12 };
+  const expected = await generated(model, prompt, options);
+  const idle = () => new Promise((resolve) => setTimeout(resolve, 30));
+
+  const stream = model.generate(prompt, options);
+  const before = counts.forwards;
+  const ids = [(await stream.next()).value!];
+  for (let i = 0; i < 3; i++) {
+    await idle();
+    assertEquals(counts.forwards, before + 2 + i, "that of the token before and the one ahead");
+    await idle();
+    assertEquals(counts.forwards, before + 2 + i);
+    ids.push((await stream.next()).value!);
+  }
+  assertEquals(ids, expected.slice(0, 4));
+  await stream.return();
+  assertEquals(model.memory().kvUsed, 0);
+
+  // A session left after each token, while the forward ahead waits, runs or has ended, goes on as if it had not been left.
+  for (const pause of [() => Promise.resolve(), idle]) {
+    using session = model.session();
+    await session.append(prompt);
+    const found: number[] = [];
+    while (found.length < 12) {
+      for await (const id of session.generate({ ...options, maxTokens: 12 })) {
+        found.push(id);
+        await pause();
+        break;
+      }
+      assertEquals(session.ids, [...prompt, ...found]);
+    }
+    assertEquals(found, expected);
+  }
+  assertEquals(model.memory().kvUsed, 0);
+  // The last token of a reply has none ahead.
+  const end = counts.forwards;
+  await generated(model, prompt, options);
+  await idle();
+  assertEquals(counts.forwards, end + 12);
+});
+
+Deno.test("a stream that is left beside others takes nothing from them, and its pages come back", async () => {
+  await using model = await loadWith(TINY, EXACT, { keptPrefixes: 0 });
+  const prompt = (n: number) => [2, 15 + n, 374];
+  const options = { temperature: 0, ignoreEos: true, maxTokens: 20 };
+  const expected = await generated(model, prompt(0), options);
+  const [kept, ...left] = [0, 1, 2, 3].map((n) => model.generate(prompt(n), options));
+  const ids: number[] = [];
+  for (const stream of left) await stream.next();
+  for await (const id of kept) {
+    ids.push(id);
+    if (ids.length % 4 === 0) await left.pop()?.return(); // its next forward waits or runs
+  }
+  assertEquals(ids, expected);
+  assertEquals(left.length, 0);
+  assertEquals(model.memory().kvUsed, 0);
+});
+
 Deno.test("a batch keeps the order of its requests and mixes conversations with texts", async () => {
   await using model = await load("tiny", EXACT);
   const replies = await model.batch([
