@@ -43,15 +43,19 @@ export function drawFrom(
         `The checkpoint's weights are damaged; convert or download it again.`,
     );
   }
-  let logits: Float32Array | undefined; // the raw row, where it is needed
-  const logitOf = (id: number) => adjustments.applied(id, results.logit(row, id));
+  let logits: Float32Array | undefined; // the raw row, where it is needed; not for long
+  let asked = 0;
+  const logitOf = (id: number) => {
+    if (logits === undefined && ++asked > MOST_ASKED) logits = results.logits(row);
+    return adjustments.applied(id, logits === undefined ? results.logit(row, id) : logits[id]);
+  };
   let id = sampleCandidates(candidates, settings, position, logitOf);
   if (id === undefined) {
-    logits = results.logits(row);
+    logits ??= results.logits(row);
     const isAdjusted = adjustments.list() !== undefined;
     const adjusted = isAdjusted ? logits.slice() : logits;
     if (isAdjusted) adjustments.apply(adjusted);
-    id = sampleRow(adjusted, settings, position, candidates);
+    id = sampleRow(adjusted, settings, position);
   }
   if (settings.logprobs === undefined) return { id };
 
@@ -74,3 +78,5 @@ export function drawFrom(
 }
 
 const ABSENT = 0xffffffff;
+/** Logits that are read one by one; then the whole row is. */
+const MOST_ASKED = 8;

@@ -71,10 +71,11 @@ export class Results {
     });
   }
 
-  /** f32 [V] raw logits of output row `row`, read from the device; a copy. */
+  /** f32 [V] raw logits of output row `row`, read from the device; valid until the next call. */
   logits(row: number): Float32Array<ArrayBuffer> {
     const V = this.#plan.vocabularySize;
-    const logits = new Float32Array(V);
+    if (oneRow.length !== V) oneRow = new Float32Array(V);
+    const logits = oneRow;
     this.#arena.read(this.#plan.outputs[OUTPUT.logits].offset + (this.#first + row) * V * 4, logits);
     return logits;
   }
@@ -100,3 +101,6 @@ export class Results {
 }
 
 const oneFloat = new Float32Array(1);
+
+/** Room for one row of logits: fresh memory of that size costs more than what it is read for. */
+let oneRow = new Float32Array(0);

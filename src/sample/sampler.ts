@@ -28,12 +28,9 @@ export interface Candidates extends Ranked {
   /** log-sum-exp over the whole row of adjusted logit / temperature */ logSumExp: number;
 }
 
-/** Logits beyond the candidates that one draw asks for at most; a whole row costs about as much as this many. */
-const MOST_ASKED = 24;
-
 /**
- * The token that follows, from the candidates and, where it is there, `logitOf`: the adjusted logit of any token; undefined where
- * that takes too many of them. `position` is that of the token to be drawn.
+ * The token that follows, from the candidates and, where it is there, `logitOf`: the adjusted logit of any token, asked for those
+ * beyond the list whose noise is large. Undefined where only the whole row can tell. `position` is that of the token to be drawn.
  */
 export function sampleCandidates(
   candidates: Candidates,
@@ -42,25 +39,18 @@ export function sampleCandidates(
   logitOf?: (id: number) => number,
 ): number | undefined {
   if (options.temperature === 0 || options.topK === 1) return candidates.ids[0];
-  return drawCandidates(candidates, options, position, logitOf, logitOf ? MOST_ASKED : 0);
+  const weights = weightsOf(candidates, candidates.count, options.temperature);
+  const kept = keptCandidates(candidates, weights, options);
+  if (kept !== undefined) return draw(candidates, weights, kept, options, position).id;
+  if (options.topK !== 0 || options.topP !== 1) return undefined;
+  return drawWithTail(candidates, weights, options, position, logitOf);
 }
 
-/**
- * The token that follows, from all adjusted logits of a row (masked ones are -Infinity). Where the row's `candidates` are
- * known too they save time.
- */
-export function sampleRow(
-  logits: Float32Array,
-  options: SamplingOptions,
-  position: number,
-  candidates?: Candidates,
-): number {
+/** The token that follows, from all adjusted logits of a row (masked ones are -Infinity). */
+export function sampleRow(logits: Float32Array, options: SamplingOptions, position: number): number {
   if (options.temperature === 0 || options.topK === 1) return argmax(logits);
   const { temperature: T, topK, topP } = options;
-  if (topK === 0 && topP === 1) {
-    if (candidates === undefined) return drawUnranked(logits, options, position);
-    return drawCandidates(candidates, options, position, (id) => logits[id], Infinity)!;
-  }
+  if (topK === 0 && topP === 1) return drawUnranked(logits, options, position);
   const floor = minimumValue(logits[argmax(logits)], options);
   const top = topK === 0 ? topOf(logits, T, topP) : undefined;
   const ranked = rank(logits, top && Math.max(top.least, floor));
@@ -69,21 +59,6 @@ export function sampleRow(
   if (topP < 1) kept = massPrefix(weights, kept, topP * (top?.mass ?? prefixMass(weights, kept)));
   while (kept > 1 && ranked.values[kept - 1] < floor) kept--;
   return draw(ranked, weights, kept, options, position).id;
-}
-
-/** As `sampleCandidates`, with at most `most` logits that are asked for. */
-function drawCandidates(
-  candidates: Candidates,
-  options: SamplingOptions,
-  position: number,
-  logitOf: ((id: number) => number) | undefined,
-  most: number,
-): number | undefined {
-  const weights = weightsOf(candidates, candidates.count, options.temperature);
-  const kept = keptCandidates(candidates, weights, options);
-  if (kept !== undefined) return draw(candidates, weights, kept, options, position).id;
-  if (options.topK !== 0 || options.topP !== 1) return undefined;
-  return drawWithTail(candidates, weights, options, position, logitOf, most);
 }
 
 /** Tokens of a row of which the device ranks all. */
@@ -211,8 +186,8 @@ function draw(
 
 /**
  * As `draw` over all tokens down to min-p: the best candidate, unless the noise of a token beyond the list is so large that it
- * wins. A token there has the last candidate's logit at most, so only those are asked for whose noise is larger than what that
- * logit lacks; undefined if these are more than `most`.
+ * wins. A token there has the last candidate's logit at most, so only those matter whose noise is larger than what that logit
+ * lacks; undefined if there is one and nobody to ask for its logit.
  */
 function drawWithTail(
   candidates: Candidates,
@@ -220,7 +195,6 @@ function drawWithTail(
   options: SamplingOptions,
   position: number,
   logitOf: ((id: number) => number) | undefined,
-  most: number,
 ): number | undefined {
   const { ids, values, count, vocabularySize } = candidates;
   const { temperature: T, seed } = options;
@@ -228,29 +202,32 @@ function drawWithTail(
   let { id: chosen, score } = draw(candidates, weights, count, options, position);
   const lacking = () => Math.exp(values[count - 1] / T - score) * (1 + 1e-9); // e^-noise
   let least = lacking();
-  if (most < Infinity && vocabularySize * least > 4 * most + 8) return undefined; // as good as certainly
   let listed: Set<number> | undefined;
-  let asked = 0;
+  let isOpen = false;
   const consider = (id: number) => {
-    if (id >= vocabularySize || asked > most) return;
+    if (id >= vocabularySize) return;
     const noise = gumbel(seed, position, id);
     if (Math.exp(-noise) > least) return;
     if (listed === undefined) {
       listed = new Set();
       for (let i = 0; i < count; i++) listed.add(ids[i]);
     }
-    if (listed.has(id) || ++asked > most) return;
-    const logit = logitOf!(id);
+    if (listed.has(id)) return;
+    if (logitOf === undefined) {
+      isOpen = true;
+      return;
+    }
+    const logit = logitOf(id);
     if (!(logit >= floor) || logit === -Infinity) return;
     const own = logit / T + noise;
     if (own < score || (own === score && id > chosen)) return;
     [chosen, score] = [id, own];
     least = lacking();
   };
-  for (let block = 0; block * NOISE_BLOCK < vocabularySize && asked <= most; block++) {
+  for (let block = 0; block * NOISE_BLOCK < vocabularySize && !isOpen; block++) {
     eachReaching(seed, position, block, least, consider);
   }
-  return asked > most ? undefined : chosen;
+  return isOpen ? undefined : chosen;
 }
 
 /** As `draw` over all tokens down to min-p, which need no order. */
