@@ -19,8 +19,9 @@ namespace mb {
 // rest. A weight w = s * q + b of B bits is taken as s * (q - c) + (b + s * c) with c = 2^(B-1): the second part multiplies
 // the group's exact sum, so that rounding only meets the weight's deviation from its middle.
 //
-// Codes of 4-bit weights are dotted in the order in which their bytes and words hold them, so activations that meet them are
-// put in that order: even columns before odd ones, within what a vector of codes holds (decode) or a 32-bit word (prefill).
+// Codes of 4-bit weights are dotted in the order in which their bytes and words hold them, so activations that meet them are put
+// in that order, within what a vector of codes holds (decode) or a 32-bit word (prefill). kPairs: even columns before odd ones.
+// kHalves: the first sixteen columns of all blocks of 32 before the others; in decode rows alone.
 constexpr int64_t kSegment = 16;
 constexpr int64_t sums_padding = 16;
 struct QuantizedRow {
@@ -70,9 +71,9 @@ struct Kernels {
 
   // ---- int8 activations ----
   int64_t code_padding;
-  // Quantises x[0, k) for weights of that group size, 4-bit ones or others: for product_rows, for product_tile.
-  void (*quantize_for_rows)(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
-  void (*quantize_for_tile)(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
+  // Quantises x[0, k) for weights of that group size and order: for product_rows, for product_tile.
+  void (*quantize_for_rows)(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row);
+  void (*quantize_for_tile)(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row);
   // Decode: out[r * out_stride + c - first] = row c of w times activation row r, c in [first, last), r < rows.
   // Streams the weights once.
   void (*product_rows)(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,

@@ -11,7 +11,7 @@ int64_t sums_of(int64_t columns, int64_t group) { return columns / group + sums_
 
 }  // namespace
 
-Quantized take_quantized(Context &c, int64_t rows, int64_t columns, int64_t group, bool nibbles) {
+Quantized take_quantized(Context &c, int64_t rows, int64_t columns, int64_t group, Order order) {
   const int64_t width = padded(c.kernels, columns), groups = columns / group, segments = segments_of(columns);
   int8_t *high = c.shared.take<int8_t>(static_cast<uint64_t>(rows * width));
   int8_t *low = c.shared.take<int8_t>(static_cast<uint64_t>(rows * width));
@@ -20,7 +20,7 @@ Quantized take_quantized(Context &c, int64_t rows, int64_t columns, int64_t grou
   float *sums = c.shared.take<float>(static_cast<uint64_t>(rows * sum_count));
   float *rounded_sums = c.shared.take<float>(static_cast<uint64_t>(rows * groups));
   int32_t *rough = c.shared.take<int32_t>(static_cast<uint64_t>(rows * (segments + 1)));
-  Quantized q{group, nibbles, {}};
+  Quantized q{group, order, {}};
   for (int64_t i = 0; i < rows; i++) {
     q.rows.push_back({high + i * width, low + i * width, scales + i * segments, sums + i * sum_count, rounded_sums + i * groups,
                       rough + i * (segments + 1)});

@@ -9,6 +9,9 @@ namespace mb {
 // [rows, columns], row-major. Plain formats have no scales. For all others w = scale * code + bias, where a scale and a bias
 // belong to `group` columns and codes have `bits` bits. Affine codes are a little-endian bit stream per row, with scales and
 // biases beside it; unpack_run() of isa/blocks.cpp tells how the other formats are such codes. mxfp8 is not: its bits are 0.
+// The order in which products take the columns of activations (kernels.h).
+enum class Order { kColumns, kPairs, kHalves };
+
 struct Weight {
   Format format;
   uint32_t bits, group;
@@ -23,7 +26,10 @@ struct Weight {
   const uint8_t *scale_row(int64_t i) const { return scales + i * scale_row_bytes; }
   const uint8_t *bias_row(int64_t i) const { return biases + i * scale_row_bytes; }
   int64_t groups() const { return columns / group; }
-  bool nibbles() const { return format == kAffine && bits == 4; }  // activations meet them in an order of their own
+  Order order() const {
+    if (format == kQ4_0 || format == kQ4_1) return Order::kHalves;
+    return format == kAffine && bits == 4 ? Order::kPairs : Order::kColumns;
+  }
 };
 
 // Whether a format is codes that meet int8 activations in fast mode.

@@ -44,6 +44,8 @@ struct Blocks {
   static constexpr int kGroup = 32, kColumns = 32, kBlockBytes = B;
   static inline int64_t whole(int64_t columns) { return columns; }
   static MB_INLINE vb nibbles(const uint8_t *p, int column) { return low_bits(halves_of_blocks<B>(p + At, column), 15); }
+  // The bytes of the 2 * kCodeBytes columns from `column` on as they lie.
+  static MB_INLINE vb bytes(const uint8_t *p, int column) { return bytes_of_halves<B, At>(p + column / 32 * B); }
 };
 
 // Those with a second half for the minimum, and those without.
@@ -133,7 +135,7 @@ struct Q3K : Blocks256 {
   static constexpr bool kMinimums = false;
   static constexpr int kBits = 3, kGroup = 16, kBlockBytes = 110, kMiddle = 4;
   static MB_INLINE vb codes(const uint8_t *p, int column) {
-    return merge(layers<2>(p + 32 + column / 128 * 32, column % 128), 3, shift_left64<2>(low_bits(layers<1>(p, column), 1)));
+    return merge(layers<2>(p + 32 + column / 128 * 32, column % 128), 3, low_bits(layers<1, 2>(p, column), 4));
   }
   static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *) {
     const float d = half_at(p + 108);
@@ -162,7 +164,7 @@ struct Q5K : Blocks256 {
   static constexpr int kMiddle = 0;
   static constexpr int kBits = 5, kGroup = 32, kBlockBytes = 176;
   static MB_INLINE vb codes(const uint8_t *p, int column) {
-    return merge(layers<4>(p + 48 + column / 64 * 32, column % 64), 15, shift_left64<4>(low_bits(layers<1>(p + 16, column), 1)));
+    return merge(layers<4>(p + 48 + column / 64 * 32, column % 64), 15, low_bits(layers<1, 4>(p + 16, column), 16));
   }
   static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *b) {
     six_bit_scales(p + 4, half_at(p), half_at(p + 2), s, b);
@@ -174,8 +176,8 @@ struct Q6K : Blocks256 {
   static constexpr int kBits = 6, kGroup = 16, kBlockBytes = 210, kMiddle = 32;
   static MB_INLINE vb codes(const uint8_t *p, int column) {
     const uint8_t *low = p + column / 128 * 64 + column % 64, *high = p + 128 + column / 128 * 32;
-    const vb bytes = load_bytes(low), two = shift_left64<4>(low_bits(layers<2>(high, column % 128), 3));
-    return column % 128 < 64 ? merge(bytes, 15, two) : either(high_nibbles(bytes), two);
+    const vb bytes = load_bytes(low), four = column % 128 < 64 ? bytes : shift_right64<4>(bytes);
+    return merge(four, 15, low_bits(layers<2, 4>(high, column % 128), 48));
   }
   static MB_INLINE void scales(const uint8_t *p, const uint8_t *, int, float *s, float *) {
     const float d = half_at(p + 208);

@@ -46,8 +46,8 @@ void weighted_sum(const float *p, int64_t p_stride, int64_t rows, const int32_t 
 // int8.cpp, int8_rows.cpp
 constexpr int64_t code_padding = 8 * kLanes;  // a vector of 4-bit codes
 constexpr int64_t tile_columns = kInt8Vectors * kLanes;
-void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
-void quantize_for_tile(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row);
+void quantize_for_rows(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row);
+void quantize_for_tile(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row);
 void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride);
 int64_t tile_bytes(const Weight &w);

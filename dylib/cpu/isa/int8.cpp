@@ -49,6 +49,18 @@ inline void split_even_odd(int8_t *codes, int64_t count, int64_t half) {
   }
 }
 
+// Puts codes into the order of blocks whose bytes have a column of the first half and one of the second.
+inline void split_blocks(int8_t *codes, int64_t count) {
+  for (int8_t *end = codes + count; codes < end; codes += 2 * kCodeBytes) {
+    int8_t second[kCodeBytes];
+    for (int64_t i = 0; i < kCodeBytes; i += 16) {
+      memcpy(second + i, codes + 2 * i + 16, 16);
+      memmove(codes + i, codes + 2 * i, 16);
+    }
+    memcpy(codes + kCodeBytes, second, kCodeBytes);
+  }
+}
+
 inline float sum_of(const float *x, int64_t n) {
   vf sum = zero();
   for (int64_t i = 0; i < n; i += kLanes) sum = add(sum, load(x + i));
@@ -57,7 +69,7 @@ inline float sum_of(const float *x, int64_t n) {
 
 }  // namespace
 
-void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row) {
+void quantize_for_rows(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row) {
   for (int64_t i = 0; i < k; i += kRun) {
     row.scales[i / kRun] = encode(x + i, k - i < kRun ? k - i : kRun, row.high + i, row.low + i);
   }
@@ -68,7 +80,8 @@ void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, c
   int8_t *const both[] = {row.high, row.low};
   for (int8_t *codes : both) {
     memset(codes + k, 0, static_cast<size_t>(padded - k));
-    if (nibbles) split_even_odd(codes, padded, kCodeBytes);
+    if (order == Order::kPairs) split_even_odd(codes, padded, kCodeBytes);
+    if (order == Order::kHalves) split_blocks(codes, padded);
   }
 }
 
@@ -76,7 +89,7 @@ void quantize_for_rows(const float *x, int64_t k, int64_t group, bool nibbles, c
 // column is the step, largest / 127, over the root of 12. Hardly any segment of normal data is.
 constexpr float kRoughness = 8e-3f;
 
-void quantize_for_tile(const float *x, int64_t k, int64_t group, bool nibbles, const QuantizedRow &row) {
+void quantize_for_tile(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row) {
   constexpr float step_squared = 12.0f * kRoughness * kRoughness / kSegment;
   int32_t *rough = row.rough;
   for (int64_t g = 0; g < k / group; g++) {
@@ -99,7 +112,7 @@ void quantize_for_tile(const float *x, int64_t k, int64_t group, bool nibbles, c
     row.sums[g] = sum_of(x + g * group, group);
   }
   *rough = -1;
-  if (!nibbles) return;
+  if (order != Order::kPairs) return;
   split_even_odd(row.high, k, 4);
   split_even_odd(row.low, k, 4);
 }
@@ -120,7 +133,7 @@ struct TileView {
   }
 };
 
-inline int64_t columns_of_word(const Weight &w) { return w.nibbles() ? 8 : 4; }
+inline int64_t columns_of_word(const Weight &w) { return w.order() == Order::kPairs ? 8 : 4; }
 
 // What is taken from the codes of a weight before they are multiplied: the middle of their range, but for what is left of it
 // where the instruction set has taken kWideOffset already.
@@ -314,7 +327,7 @@ void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
 void product_tile(const Weight &w, const uint8_t *tile, int64_t columns, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride) {
   const TileView t(w, const_cast<uint8_t *>(tile));
-  if (w.nibbles()) return tile_product<true, false>(w, t, columns, a, rows, out, out_stride);
+  if (w.order() == Order::kPairs) return tile_product<true, false>(w, t, columns, a, rows, out, out_stride);
   if (w.bits == 8) return tile_product<false, true>(w, t, columns, a, rows, out, out_stride);
   tile_product<false, false>(w, t, columns, a, rows, out, out_stride);
 }

@@ -89,6 +89,23 @@ struct BlockRow {
   }
 };
 
+// Blocks of 4-bit codes whose bytes meet activations in the order kHalves: twice the columns of a vector, for little more work.
+template <class B>
+struct HalvesRow : BlockRow<B> {
+  static constexpr int kColumns = 2 * kCodeBytes, kLanesOfGroup = 4;
+
+  HalvesRow() = default;
+  HalvesRow(const Weight &w, int64_t n) : BlockRow<B>(w, n) {}
+  static inline int64_t whole(int64_t columns) { return columns / kColumns * kColumns; }
+  static MB_INLINE vb load(const uint8_t *run, int v) { return B::bytes(run, v * kColumns); }
+  static inline vb load_n(const uint8_t *run, int v, int columns) {
+    uint8_t rest[kColumns / B::kColumns * B::kBlockBytes] = {};
+    memcpy(rest, run + v * kColumns / B::kColumns * B::kBlockBytes, static_cast<size_t>(columns / B::kColumns * B::kBlockBytes));
+    return B::bytes(rest, 0);
+  }
+  static MB_INLINE vi dot(vb c, const int8_t *high, const int8_t *low) { return Nibbles::dot(c, high, low); }
+};
+
 // ---- products ----
 
 inline int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -233,6 +250,8 @@ Product product_of_group(const Weight &w) {
 
 Product product_of(const Weight &w) {
   if (w.format != kAffine) {
+    if (w.format == kQ4_0) return product<HalvesRow<Q4_0>>;
+    if (w.format == kQ4_1) return product<HalvesRow<Q4_1>>;
     return with_blocks(w.format, [](auto blocks) -> Product { return product<BlockRow<decltype(blocks)>>; });
   }
   switch (w.bits) {

@@ -101,16 +101,22 @@ static inline vb low_nibbles(vb a) { return _mm256_and_si256(a, _mm256_set1_epi8
 static inline vb high_nibbles(vb a) { return low_nibbles(_mm256_srli_epi16(a, 4)); }
 static inline vb offset_wide(vb a) { return _mm256_xor_si256(a, _mm256_set1_epi8(-128)); }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
-// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
 // high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
-template <int B>
+template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
-  return _mm256_srl_epi64(load_bytes(p), _mm_cvtsi32_si128(B * (column / 32)));
+  return _mm256_slli_epi64(_mm256_srl_epi64(load_bytes(p), _mm_cvtsi32_si128(B * (column / 32))), To);
 }
 template <int S>
 static inline vb halves_of_blocks(const uint8_t *p, int column) {
   const vb twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p + column / 32 * S)));
   return _mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 0, 4, 4));
+}
+// bytes_of_halves: of blocks of S bytes that begin at p, the sixteen bytes from byte At on of each; two for a vector.
+template <int S, int At>
+static inline vb bytes_of_halves(const uint8_t *p) {
+  const auto half = [p](int at) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p + at)); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(half(At)), half(S + At), 1);
 }
 template <int S>
 static inline vb bytes_of_blocks(const uint8_t *p, int column) { return load_bytes(p + column / 32 * S); }

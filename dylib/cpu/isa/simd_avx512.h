@@ -84,12 +84,13 @@ static inline vb low_nibbles(vb a) { return _mm512_and_si512(a, _mm512_set1_epi8
 static inline vb high_nibbles(vb a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
 static inline vb offset_wide(vb a) { return a; }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
-// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
 // high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
-template <int B>
+template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
   const vb both = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
   const int shift = B * (column / 32);
+  if (To) return _mm512_rolv_epi64(both, _mm512_add_epi64(_mm512_set1_epi64(To - shift), _mm512_setr_epi64(0, 0, 0, 0, -B, -B, -B, -B)));
   return _mm512_srlv_epi64(both, _mm512_add_epi64(_mm512_set1_epi64(shift), _mm512_setr_epi64(0, 0, 0, 0, B, B, B, B)));
 }
 static inline __m256i load_twice(const uint8_t *p) {
@@ -100,6 +101,21 @@ static inline vb halves_of_blocks(const uint8_t *p, int column) {
   p += column / 32 * S;
   const vb blocks = _mm512_inserti64x4(_mm512_castsi256_si512(load_twice(p)), load_twice(p + S), 1);
   return _mm512_srlv_epi64(blocks, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
+}
+// bytes_of_halves: of blocks of S bytes that begin at p, the sixteen bytes from byte At on of each; four for a vector.
+template <int S, int At>
+static inline vb bytes_of_halves(const uint8_t *p) {
+  constexpr int from = 4 * S - 64, a = (At - from) / 2, w = S / 2;  // a vector that ends with the fourth has all of three
+  static_assert(At >= 3 * S - 64 && S % 2 == 0 && At % 2 == 0);
+  const auto eight = [](int first) MB_ALWAYS_INLINE {
+    return _mm_add_epi16(_mm_set1_epi16(static_cast<int16_t>(first)), _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7));
+  };
+  __m512i order = _mm512_castsi128_si512(eight(0));
+  order = _mm512_inserti32x4(order, eight(a + w), 1);
+  order = _mm512_inserti32x4(order, eight(a + 2 * w), 2);
+  order = _mm512_inserti32x4(order, eight(a + 3 * w), 3);
+  const vb three = _mm512_permutexvar_epi16(order, _mm512_loadu_si512(p + from));
+  return _mm512_mask_broadcast_i32x4(three, 15, _mm_loadu_si128(reinterpret_cast<const __m128i *>(p + At)));
 }
 template <int S>
 static inline vb bytes_of_blocks(const uint8_t *p, int column) {

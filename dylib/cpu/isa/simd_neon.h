@@ -102,16 +102,19 @@ static inline vb low_nibbles(vb a) { return vandq_u8(a, vdupq_n_u8(15)); }
 static inline vb high_nibbles(vb a) { return vshrq_n_u8(a, 4); }
 static inline vb offset_wide(vb a) { return veorq_u8(a, vdupq_n_u8(0x80)); }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
-// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
 // high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
-template <int B>
+template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
-  return vshlq_u8(vld1q_u8(p + column % 32), vdupq_n_s8(static_cast<int8_t>(-B * (column / 32))));
+  return vshlq_u8(vld1q_u8(p + column % 32), vdupq_n_s8(static_cast<int8_t>(To - B * (column / 32))));
 }
 template <int S>
 static inline vb halves_of_blocks(const uint8_t *p, int column) {
   return vshlq_u8(vld1q_u8(p + column / 32 * S), vdupq_n_s8(column % 32 == 0 ? 0 : -4));
 }
+// bytes_of_halves: of a block at p, the sixteen bytes from byte At on.
+template <int S, int At>
+static inline vb bytes_of_halves(const uint8_t *p) { return vld1q_u8(p + At); }
 template <int S>
 static inline vb bytes_of_blocks(const uint8_t *p, int column) { return vld1q_u8(p + column / 32 * S + column % 32); }
 template <int S>

@@ -87,18 +87,25 @@ static inline vb low_nibbles(vb a) { for (uint8_t &b : a.v) b &= 15; return a; }
 static inline vb high_nibbles(vb a) { for (uint8_t &b : a.v) b >>= 4; return a; }
 static inline vb offset_wide(vb a) { return a; }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
-// left for a mask. layers: 32 columns for each B bits of 32 bytes. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
+// left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
 // high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
-template <int B>
+template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
   vb r;
-  for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>(p[i] >> B * (column / 32));
+  for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>(p[i] >> B * (column / 32) << To);
   return r;
 }
 template <int S>
 static inline vb halves_of_blocks(const uint8_t *p, int column) {
   vb r;
   for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>(p[column / 32 * S + i % 16] >> i / 16 * 4);
+  return r;
+}
+// bytes_of_halves: of blocks of S bytes that begin at p, the sixteen bytes from byte At on of each; two for a vector.
+template <int S, int At>
+static inline vb bytes_of_halves(const uint8_t *p) {
+  vb r;
+  for (int i = 0; i < 32; i++) r.v[i] = p[i / 16 * S + At + i % 16];
   return r;
 }
 template <int S>

@@ -79,7 +79,7 @@ class ExpertProducts {
   void set_source(const Source &source) {
     source_ = source;
     for (size_t i = 0; i < weights_.size(); i++) {
-      if (int8_[i]) quantize(weights_[i].group, weights_[i].nibbles());
+      if (int8_[i]) quantize(weights_[i].group, weights_[i].order());
     }
   }
 
@@ -140,7 +140,7 @@ class ExpertProducts {
                 stride);
       return;
     }
-    const QuantizedRow *rows = find_quantized(w.group, w.nibbles())->rows.data();
+    const QuantizedRow *rows = find_quantized(w.group, w.order())->rows.data();
     const int64_t middle = std::clamp(g.middle, begin, end);
     if (middle > begin) k_.product_tile(w, tile.packed, tile.last - tile.first, rows + begin, middle - begin, out, stride);
     if (end > middle) {
@@ -150,10 +150,10 @@ class ExpertProducts {
 
   static void need_shared(ScratchNeed &need, const Kernels &k, const Plan &plan, const std::vector<const Tensor *> &weights,
                           uint64_t rows, bool exact) {
-    std::vector<std::pair<uint32_t, bool>> encodings;
+    std::vector<std::pair<uint32_t, Order>> encodings;
     for (const Tensor *tensor : weights) {
       const Weight w = weight_of(plan, tensor);
-      const std::pair<uint32_t, bool> encoding{w.group, w.nibbles()};
+      const std::pair<uint32_t, Order> encoding{w.group, w.order()};
       if (!is_int8(tensor, exact) || std::find(encodings.begin(), encodings.end(), encoding) != encodings.end()) continue;
       encodings.push_back(encoding);
       need_quantized(need, k, static_cast<int64_t>(rows), w.columns, w.group);
@@ -178,23 +178,23 @@ class ExpertProducts {
     }
   }
 
-  const Quantized *find_quantized(int64_t group, bool nibbles) const {
-    for (const Quantized &q : quantized_) if (q.group == group && q.nibbles == nibbles) return &q;
+  const Quantized *find_quantized(int64_t group, Order order) const {
+    for (const Quantized &q : quantized_) if (q.group == group && q.order == order) return &q;
     return nullptr;
   }
 
-  void quantize(int64_t group, bool nibbles) {
-    if (find_quantized(group, nibbles)) return;
+  void quantize(int64_t group, Order order) {
+    if (find_quantized(group, order)) return;
     const int64_t rows_each = columns_of(experts_) / source_.shared_by;  // of the source, for one row of the op
-    const Quantized each = take_quantized(c_, source_.count, source_.columns, group, nibbles);
+    const Quantized each = take_quantized(c_, source_.count, source_.columns, group, order);
     c_.parallel_ranges(source_.count, 4, [&](int64_t first, int64_t last, int) {
       for (int64_t i = first; i < last; i++) {
         const bool decode = c_.input->row_class[c_.input_row(experts_, i / rows_each)] == 1;
         const auto quantize = decode ? k_.quantize_for_rows : k_.quantize_for_tile;
-        quantize(source_.base + i * source_.columns, source_.columns, group, nibbles, each.rows[static_cast<size_t>(i)]);
+        quantize(source_.base + i * source_.columns, source_.columns, group, order, each.rows[static_cast<size_t>(i)]);
       }
     });
-    Quantized placed{group, nibbles, {}};
+    Quantized placed{group, order, {}};
     for (const int64_t pair : groups.pair) placed.rows.push_back(each.rows[static_cast<size_t>(source_.of(pair))]);
     quantized_.push_back(std::move(placed));
   }

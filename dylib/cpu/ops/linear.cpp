@@ -59,9 +59,9 @@ class Linear {
     if (!u_) u_ = o[kHOut] ? c_.f32(o[kHOut]) : c_.f32(o[kX]);
     order_rows();
     for (size_t i = 0; i < weights_.size(); i++) {
-      const bool nibbles = weights_[i].nibbles();
-      if (paths_[i] != Path::kInt8 || find_quantized(weights_[i].group, nibbles)) continue;
-      quantized_.push_back(take_quantized(c_, rows_, columns_, weights_[i].group, nibbles));
+      const Order order = weights_[i].order();
+      if (paths_[i] != Path::kInt8 || find_quantized(weights_[i].group, order)) continue;
+      quantized_.push_back(take_quantized(c_, rows_, columns_, weights_[i].group, order));
     }
   }
 
@@ -111,8 +111,8 @@ class Linear {
     }
   }
 
-  const Quantized *find_quantized(int64_t group, bool nibbles) const {
-    for (const Quantized &q : quantized_) if (q.group == group && q.nibbles == nibbles) return &q;
+  const Quantized *find_quantized(int64_t group, Order order) const {
+    for (const Quantized &q : quantized_) if (q.group == group && q.order == order) return &q;
     return nullptr;
   }
 
@@ -140,7 +140,7 @@ class Linear {
     if (op_.flags & kClip) k_.clamp(u, u, op_.floats[2], op_.floats[3], n);
     for (const Quantized &q : quantized_) {
       const auto quantize = place < prefill_ ? k_.quantize_for_tile : k_.quantize_for_rows;
-      quantize(u, n, q.group, q.nibbles, q.rows[static_cast<size_t>(place)]);
+      quantize(u, n, q.group, q.order, q.rows[static_cast<size_t>(place)]);
     }
   }
 
@@ -222,7 +222,7 @@ class Linear {
       }
       return;
     }
-    const QuantizedRow *rows = find_quantized(w.group, w.nibbles())->rows.data();
+    const QuantizedRow *rows = find_quantized(w.group, w.order())->rows.data();
     const int64_t middle = std::clamp(prefill_, begin, end);
     if (middle > begin) {
       k_.product_tile(w, tile.packed, tile.last - tile.first, rows + begin, middle - begin, out, stride);
@@ -273,7 +273,7 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
   ScratchNeed need;
   for (int slot : {kPostNorm, kPreNorm, kScalar}) need_vector(need, o[slot]);
   if (needs_u(op)) need.add_shared(static_cast<uint64_t>(rows * columns) * 4);
-  std::vector<std::pair<int64_t, bool>> encodings;
+  std::vector<std::pair<int64_t, Order>> encodings;
   uint64_t prologue = ScratchNeed::rounded(static_cast<uint64_t>(columns) * 4);
   ScratchNeed tiles;
   for (int i = 0; i < 2; i++) {
@@ -287,7 +287,7 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
     uint64_t bytes;
     if (path_of(o[kW0 + i], exact) == Path::kInt8) {
       bytes = ScratchNeed::rounded(static_cast<uint64_t>(k.tile_bytes(w)));
-      const std::pair<int64_t, bool> encoding{w.group, w.nibbles()};
+      const std::pair<int64_t, Order> encoding{w.group, w.order()};
       if (std::find(encodings.begin(), encodings.end(), encoding) == encodings.end()) encodings.push_back(encoding);
     } else {
       bytes = ScratchNeed::rounded(static_cast<uint64_t>(std::max(kTileFloats, 4 * columns)) * 4);
