@@ -263,8 +263,13 @@ export class Pass implements Disposable, AsyncDisposable {
 }
 
 function readStatistics(values: BigUint64Array): RunStatistics {
-  const [wallNs, deviceNs, dispatches, commandBuffers, waits] = Array.from(values, Number);
-  return { wallNs, deviceNs, dispatches, commandBuffers, waits };
+  return {
+    wallNs: Number(values[0]),
+    deviceNs: Number(values[1]),
+    dispatches: Number(values[2]),
+    commandBuffers: Number(values[3]),
+    waits: Number(values[4]),
+  };
 }
 
 function delay(milliseconds: number): Promise<void> {

@@ -95,6 +95,15 @@ export interface EmbeddedPrefill extends Omit<PrefillOptions, "media"> {
   /** all but those that end before the prompt */ media?: readonly EmbeddedMedia[];
 }
 
+/** Outputs of a run with `count` output rows, by their index in the plan. */
+interface OutputViews {
+  plan: TextPlan;
+  mask: number;
+  count: number;
+  /** of all */ bytes: number;
+  views: ReadonlyMap<number, Uint8Array<ArrayBuffer>>;
+}
+
 /**
  * A forward of decode rows that took less is run on the caller's thread the next time: handing it to another and waking up
  * again takes a tenth of a millisecond where cores are few.
@@ -107,6 +116,7 @@ export class Forward implements AsyncDisposable {
   readonly #scheduler: Scheduler;
   readonly #store: PageStore;
   #output: Uint8Array<ArrayBuffer> = new Uint8Array(0);
+  /** of the last run: the next is most likely alike */ #views: OutputViews | undefined;
   #trace: Promise<CompiledPlan> | undefined;
   /** of the last forward of decode rows alone */
   #decodeSeconds = Infinity;
@@ -331,27 +341,18 @@ export class Forward implements AsyncDisposable {
     const rows: InputRow[] = [], outputs: OutputRow[] = [];
     let mask = 0;
     const soft: Float32Array[] = [];
-    for (const [index, { sequence, tokens, rowClass, requests, mask: own, media }] of parts.entries()) {
+    for (let index = 0; index < parts.length; index++) {
+      const { sequence, tokens, rowClass, requests, mask: own, media } = parts[index];
       const firstOutput = rows.length + tokens.length - requests.length;
-      tokens.forEach((token, i) => {
-        const position = sequence.length + i;
-        const row = { token, position, sequence: index, rowClass };
+      for (let i = 0; i < tokens.length; i++) {
+        const row = { token: tokens[i], position: sequence.length + i, sequence: index, rowClass };
         rows.push(media ? this.#softRow(row, media, soft) : row);
-      });
-      requests.forEach((request, i) => outputs.push({ ...request, row: firstOutput + i }));
+      }
+      for (let i = 0; i < requests.length; i++) outputs.push({ ...requests[i], row: firstOutput + i });
       if (requests.length > 0) mask |= own;
     }
     const count = outputs.length;
-    const sizes = plan.outputs.map((tensor, i) =>
-      mask >> i & 1 ? tensorBytes(tensor, { ...plan.limits, rows: count, out_rows: count }) : 0
-    );
-    const bytes = sizes.reduce((sum, size) => sum + size, 0);
-    if (this.#output.length < bytes) this.#output = new Uint8Array(bytes);
-    const views = new Map<number, Uint8Array<ArrayBuffer>>();
-    let at = 0;
-    sizes.forEach((size, i) => {
-      if (size > 0) views.set(i, this.#output.subarray(at, at += size));
-    });
+    const { bytes, views } = this.#outputs(plan, mask, count);
     if (soft.length > 0) await this.#writeSoft(plan, soft);
     const input = encodeInput({
       rows,
@@ -381,6 +382,23 @@ export class Forward implements AsyncDisposable {
       new Results(plan, arena, views, (first += requests.length) - requests.length, requests.length)
     );
     return { results, seconds: wallNs * 1e-9 };
+  }
+
+  /** Where the outputs of a run lie in `#output`, which has room for them. */
+  #outputs(plan: TextPlan, mask: number, count: number): OutputViews {
+    const last = this.#views;
+    if (last !== undefined && last.plan === plan && last.mask === mask && last.count === count) return last;
+    const sizes = plan.outputs.map((tensor, i) =>
+      mask >> i & 1 ? tensorBytes(tensor, { ...plan.limits, rows: count, out_rows: count }) : 0
+    );
+    const bytes = sizes.reduce((sum, size) => sum + size, 0);
+    if (this.#output.length < bytes) this.#output = new Uint8Array(bytes);
+    const views = new Map<number, Uint8Array<ArrayBuffer>>();
+    let at = 0;
+    sizes.forEach((size, i) => {
+      if (size > 0) views.set(i, this.#output.subarray(at, at += size));
+    });
+    return this.#views = { plan, mask, count, bytes, views };
   }
 
   /** Runs a pass on this thread, then gives everything else that waits for this thread its turn. */

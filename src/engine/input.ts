@@ -54,32 +54,35 @@ const HEADER_WORDS = 16;
 /** The bytes that `mb_pass_run` takes. */
 export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {
   const { rows, outputs, sequences, groups } = input;
-  const adjustments = outputs.flatMap((o) => o.adjustments ?? []);
-  const masks = [...new Set(outputs.flatMap((o) => o.mask ? [o.mask] : []))];
+  const masks: Uint32Array[] = [];
   const maskWords = Math.ceil(input.vocabularySize / 32);
-  let entries = 0;
-  const hasSoft = rows.some((row) => row.soft !== undefined);
-  const hasBlocks = rows.some((row) => row.block !== undefined);
+  let adjustments = 0, entries = 0;
+  for (const output of outputs) {
+    if (output.adjustments) adjustments += output.adjustments.length;
+    if (output.mask && !masks.includes(output.mask)) masks.push(output.mask);
+  }
+  let hasSoft = false, hasBlocks = false;
+  for (const row of rows) {
+    hasSoft ||= row.soft !== undefined;
+    hasBlocks ||= row.block !== undefined;
+  }
   const extraWords = (hasSoft ? rows.length : 0) + (hasBlocks ? 2 * rows.length : 0);
   for (const tables of sequences) for (const table of tables) entries += table.pages.length;
   const words = new Uint32Array(
     HEADER_WORDS + 4 * rows.length + outputs.length + 3 * groups * sequences.length + entries +
-      (outputs.length + 1) + 3 * adjustments.length + 2 * outputs.length + masks.length * maskWords +
-      extraWords,
+      (outputs.length + 1) + 3 * adjustments + 2 * outputs.length + masks.length * maskWords + extraWords,
   );
   const floats = new Float32Array(words.buffer);
-  words.set([
-    0x4e49424d,
-    1,
-    rows.length,
-    outputs.length,
-    sequences.length,
-    entries,
-    input.outputMask,
-    adjustments.length,
-    masks.length,
-    (hasSoft ? EXTRAS.soft : 0) | (hasBlocks ? EXTRAS.blocks : 0),
-  ]);
+  words[0] = 0x4e49424d;
+  words[1] = 1;
+  words[2] = rows.length;
+  words[3] = outputs.length;
+  words[4] = sequences.length;
+  words[5] = entries;
+  words[6] = input.outputMask;
+  words[7] = adjustments;
+  words[8] = masks.length;
+  words[9] = (hasSoft ? EXTRAS.soft : 0) | (hasBlocks ? EXTRAS.blocks : 0);
   let at = HEADER_WORDS;
   for (const row of rows) words[at++] = row.token;
   for (const row of rows) words[at++] = row.position;
@@ -87,19 +90,19 @@ export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {
   for (const row of rows) words[at++] = row.rowClass === "decode" ? 1 : 0;
   for (const output of outputs) words[at++] = output.row;
   let entry = 0;
-  const tables: PageTable[] = [];
   for (let g = 0; g < groups; g++) {
     for (const sequence of sequences) {
       words[at++] = entry;
       entry += sequence[g].pages.length;
-      tables.push(sequence[g]);
     }
     for (const sequence of sequences) words[at++] = sequence[g].first;
     for (const sequence of sequences) words[at++] = sequence[g].pages.length;
   }
-  for (const table of tables) {
-    words.set(table.pages, at);
-    at += table.pages.length;
+  for (let g = 0; g < groups; g++) {
+    for (const sequence of sequences) {
+      const { pages } = sequence[g];
+      for (let i = 0; i < pages.length; i++) words[at++] = pages[i];
+    }
   }
   let start = 0;
   for (const output of outputs) {
@@ -107,9 +110,11 @@ export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {
     start += output.adjustments?.length ?? 0;
   }
   words[at++] = start;
-  for (const a of adjustments) words[at++] = a.id;
-  for (const a of adjustments) floats[at++] = a.multiply;
-  for (const a of adjustments) floats[at++] = a.add;
+  if (adjustments > 0) {
+    for (const output of outputs) for (const a of output.adjustments ?? []) words[at++] = a.id;
+    for (const output of outputs) for (const a of output.adjustments ?? []) floats[at++] = a.multiply;
+    for (const output of outputs) for (const a of output.adjustments ?? []) floats[at++] = a.add;
+  }
   for (const output of outputs) floats[at++] = output.temperature ?? 1;
   for (const output of outputs) words[at++] = output.mask ? masks.indexOf(output.mask) : NO_PAGE;
   for (const mask of masks) {
