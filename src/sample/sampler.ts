@@ -39,10 +39,12 @@ export function sampleCandidates(
   logitOf?: (id: number) => number,
 ): number | undefined {
   if (options.temperature === 0 || options.topK === 1) return candidates.ids[0];
-  const weights = weightsOf(candidates, candidates.count, options.temperature);
+  const { temperature, topK } = options;
+  const inside = topK > 0 ? Math.min(topK, candidates.count) : candidates.count;
+  const weights = weightsOf(candidates, inside, temperature);
   const kept = keptCandidates(candidates, weights, options);
   if (kept !== undefined) return draw(candidates, weights, kept, options, position).id;
-  if (options.topK !== 0 || options.topP !== 1) return undefined;
+  if (topK !== 0 || options.topP !== 1) return undefined;
   return drawWithTail(candidates, weights, options, position, logitOf);
 }
 
