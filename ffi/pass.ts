@@ -44,8 +44,8 @@ export interface RunOptions {
 
 const CANCELLED = 10; // MB_CANCELLED
 const NO_OUTPUT = new Uint8Array(0);
-/** Milliseconds before its end at which a run is looked for: a timer comes up to two too late. */
-const EARLY = 2;
+/** Milliseconds before its end at which a run is looked for: a timer of one comes after 2.2, now and then after 5. */
+const EARLY = 4;
 /** Milliseconds after which a run that is late is waited for on another thread. */
 const LATE = 1;
 
