@@ -27,7 +27,7 @@ struct Weight {
   const uint8_t *bias_row(int64_t i) const { return biases + i * scale_row_bytes; }
   int64_t groups() const { return columns / group; }
   Order order() const {
-    if (format == kQ4_0 || format == kQ4_1) return Order::kHalves;
+    if (format == kQ4_0 || format == kQ4_1 || format == kQ5_0 || format == kQ5_1) return Order::kHalves;
     return format == kAffine && bits == 4 ? Order::kPairs : Order::kColumns;
   }
 };

@@ -38,15 +38,33 @@ inline float half_at(const uint8_t *p) { return half(word_at(p)); }
 
 inline vb low_bits(vb a, int mask) { return both(a, set1_byte(mask)); }
 
+struct Halves {
+  vb first, second;
+};
+
 // Blocks of 32 of B bytes with a half at their start and codes from byte `At` on.
 template <int B, int At>
 struct Blocks {
   static constexpr int kGroup = 32, kColumns = 32, kBlockBytes = B;
   static inline int64_t whole(int64_t columns) { return columns; }
   static MB_INLINE vb nibbles(const uint8_t *p, int column) { return low_bits(halves_of_blocks<B>(p + At, column), 15); }
-  // The bytes of the 2 * kCodeBytes columns from `column` on as they lie.
-  static MB_INLINE vb bytes(const uint8_t *p, int column) { return bytes_of_halves<B, At>(p + column / 32 * B); }
+  // Codes of 2 * kCodeBytes columns from `column` on: of the first halves of their blocks, of the second ones.
+  static MB_INLINE Halves halves(const uint8_t *p, int column) {
+    const vb bytes = bytes_of_halves<B, At>(p + column / 32 * B);
+    return {low_nibbles(bytes), high_nibbles(bytes)};
+  }
 };
+
+// Fifth bits of those, from the four bytes at p of each block of B.
+template <int B>
+MB_INLINE Halves with_fifth_bits(Halves four, const uint8_t *p) {
+  uint64_t first = 0, second = 0;
+  for (int i = 0; i < kCodeBytes / 16; i++) {
+    first |= static_cast<uint64_t>(word_at(p + i * B)) << 16 * i;
+    second |= static_cast<uint64_t>(word_at(p + i * B + 2)) << 16 * i;
+  }
+  return {either(four.first, bit_bytes(first)), either(four.second, bit_bytes(second))};
+}
 
 // Those with a second half for the minimum, and those without.
 template <int B, int At>
@@ -78,11 +96,17 @@ struct Q4_1 : BlocksWithMinimum<20, 4> {
 struct Q5_0 : CentredBlocks<22, 6, 16> {
   static constexpr int kBits = 5;
   static MB_INLINE vb codes(const uint8_t *p, int column) { return merge(halves_of_blocks<22>(p + 6, column), 15, fifth_bits<22>(p + 2, column)); }
+  static MB_INLINE Halves halves(const uint8_t *p, int column) {
+    return with_fifth_bits<22>(Blocks::halves(p, column), p + column / 32 * 22 + 2);
+  }
 };
 
 struct Q5_1 : BlocksWithMinimum<24, 8> {
   static constexpr int kBits = 5;
   static MB_INLINE vb codes(const uint8_t *p, int column) { return merge(halves_of_blocks<24>(p + 8, column), 15, fifth_bits<24>(p + 4, column)); }
+  static MB_INLINE Halves halves(const uint8_t *p, int column) {
+    return with_fifth_bits<24>(Blocks::halves(p, column), p + column / 32 * 24 + 4);
+  }
 };
 
 struct Q8_0 : CentredBlocks<34, 2, 128> {

@@ -89,7 +89,7 @@ struct BlockRow {
   }
 };
 
-// Blocks of 4-bit codes whose bytes meet activations in the order kHalves: twice the columns of a vector, for little more work.
+// Blocks of 32 whose codes meet activations in the order kHalves: twice the columns of a vector, for little more work.
 template <class B>
 struct HalvesRow : BlockRow<B> {
   static constexpr int kColumns = 2 * kCodeBytes, kLanesOfGroup = 4;
@@ -97,13 +97,16 @@ struct HalvesRow : BlockRow<B> {
   HalvesRow() = default;
   HalvesRow(const Weight &w, int64_t n) : BlockRow<B>(w, n) {}
   static inline int64_t whole(int64_t columns) { return columns / kColumns * kColumns; }
-  static MB_INLINE vb load(const uint8_t *run, int v) { return B::bytes(run, v * kColumns); }
-  static inline vb load_n(const uint8_t *run, int v, int columns) {
-    uint8_t rest[kColumns / B::kColumns * B::kBlockBytes] = {};
-    memcpy(rest, run + v * kColumns / B::kColumns * B::kBlockBytes, static_cast<size_t>(columns / B::kColumns * B::kBlockBytes));
-    return B::bytes(rest, 0);
+  static MB_INLINE Halves load(const uint8_t *run, int v) { return B::halves(run, v * kColumns); }
+  static inline Halves load_n(const uint8_t *run, int v, int columns) {
+    uint8_t rest[kColumns / 32 * B::kBlockBytes] = {};
+    memcpy(rest, run + v * kColumns / 32 * B::kBlockBytes, static_cast<size_t>(columns / 32 * B::kBlockBytes));
+    return B::halves(rest, 0);
   }
-  static MB_INLINE vi dot(vb c, const int8_t *high, const int8_t *low) { return Nibbles::dot(c, high, low); }
+  static MB_INLINE vi dot(const Halves &c, const int8_t *high, const int8_t *low) {
+    return dot_sixteen(c.first, load_bytes(high), load_bytes(low), c.second, load_bytes(high + kCodeBytes),
+                       load_bytes(low + kCodeBytes));
+  }
 };
 
 // ---- products ----
@@ -149,7 +152,7 @@ inline void add_span(const F *row, const float *const *scales, int64_t k, int64_
     const auto add_vector = [&](int v, auto codes_of) MB_ALWAYS_INLINE {
       const int64_t column = k + v * F::kColumns;
       for (int i = 0; i < P; i++) {
-        const vb codes = codes_of(run[i]);
+        const auto codes = codes_of(run[i]);
         const vf scale_of_lane = lane_scales<F::kLanesOfGroup>(scale[i], v);
         for (int r = 0; r < R; r++) {
           const vf d = to_float(F::dot(codes, a[r].high + column, a[r].low + column));
@@ -250,8 +253,13 @@ Product product_of_group(const Weight &w) {
 
 Product product_of(const Weight &w) {
   if (w.format != kAffine) {
-    if (w.format == kQ4_0) return product<HalvesRow<Q4_0>>;
-    if (w.format == kQ4_1) return product<HalvesRow<Q4_1>>;
+    switch (w.format) {
+      case kQ4_0: return product<HalvesRow<Q4_0>>;
+      case kQ4_1: return product<HalvesRow<Q4_1>>;
+      case kQ5_0: return product<HalvesRow<Q5_0>>;
+      case kQ5_1: return product<HalvesRow<Q5_1>>;
+      default: break;
+    }
     return with_blocks(w.format, [](auto blocks) -> Product { return product<BlockRow<decltype(blocks)>>; });
   }
   switch (w.bits) {

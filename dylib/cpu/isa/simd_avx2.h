@@ -102,7 +102,8 @@ static inline vb high_nibbles(vb a) { return low_nibbles(_mm256_srli_epi16(a, 4)
 static inline vb offset_wide(vb a) { return _mm256_xor_si256(a, _mm256_set1_epi8(-128)); }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
 // left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
-// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set;
+// bit_bytes: where a bit of as many as a vector has bytes is.
 template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
   return _mm256_slli_epi64(_mm256_srl_epi64(load_bytes(p), _mm_cvtsi32_si128(B * (column / 32))), To);
@@ -120,14 +121,17 @@ static inline vb bytes_of_halves(const uint8_t *p) {
 }
 template <int S>
 static inline vb bytes_of_blocks(const uint8_t *p, int column) { return load_bytes(p + column / 32 * S); }
-template <int S>
-static inline vb fifth_bits(const uint8_t *p, int column) {
-  int32_t word;
-  memcpy(&word, p + column / 32 * S, 4);
+static inline vb bit_bytes(uint64_t bits) {
   const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
   const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
-  const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), spread), bit);
+  const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(bits)), spread), bit);
   return _mm256_and_si256(_mm256_cmpeq_epi8(found, bit), _mm256_set1_epi8(16));
+}
+template <int S>
+static inline vb fifth_bits(const uint8_t *p, int column) {
+  uint32_t word;
+  memcpy(&word, p + column / 32 * S, 4);
+  return bit_bytes(word);
 }
 static inline vb set1_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
 static inline vb flip(vb a, int bits) { return _mm256_xor_si256(a, set1_byte(bits)); }
@@ -144,7 +148,7 @@ static inline vi dot(vi sum, vb codes, vb x) {
 static inline vi dot_wide(vi sum, vb codes, vb x) {
   return dot(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
 }
-// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together. Two products of
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of codes of five bits at most together. Two products of
 // 4-bit codes, or one of any other, stay within sixteen bits.
 static inline vi join_sixteen(__m256i high, __m256i low) {
   return _mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(128)), _mm256_madd_epi16(low, _mm256_set1_epi16(1)));

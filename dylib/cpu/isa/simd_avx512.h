@@ -85,7 +85,8 @@ static inline vb high_nibbles(vb a) { return low_nibbles(_mm512_srli_epi16(a, 4)
 static inline vb offset_wide(vb a) { return a; }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
 // left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
-// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set;
+// bit_bytes: where a bit of as many as a vector has bytes is.
 template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
   const vb both = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
@@ -123,13 +124,14 @@ static inline vb bytes_of_blocks(const uint8_t *p, int column) {
   const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
   return _mm512_inserti64x4(_mm512_castsi256_si512(first), _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p + S)), 1);
 }
+static inline vb bit_bytes(uint64_t bits) { return _mm512_maskz_set1_epi8(bits, 16); }
 template <int S>
 static inline vb fifth_bits(const uint8_t *p, int column) {
   p += column / 32 * S;
   uint32_t first, second;
   memcpy(&first, p, 4);
   memcpy(&second, p + S, 4);
-  return _mm512_maskz_set1_epi8(first | static_cast<uint64_t>(second) << 32, 16);
+  return bit_bytes(first | static_cast<uint64_t>(second) << 32);
 }
 static inline vb set1_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
 static inline vb flip(vb a, int bits) { return _mm512_xor_si512(a, set1_byte(bits)); }
@@ -140,7 +142,7 @@ static inline vb lookup16(const uint8_t *table, vb a) {
 // Unsigned codes of any width times signed activations.
 static inline vi dot(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
 static inline vi dot_wide(vi sum, vb codes, vb x) { return _mm512_dpbusd_epi32(sum, codes, x); }
-// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together.
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of codes of five bits at most together.
 static inline vi dot_sixteen(vb codes, vb high, vb low) {
   return dot(_mm512_slli_epi32(dot(zero_int(), codes, high), 7), codes, low);
 }

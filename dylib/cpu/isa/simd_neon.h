@@ -103,7 +103,8 @@ static inline vb high_nibbles(vb a) { return vshrq_n_u8(a, 4); }
 static inline vb offset_wide(vb a) { return veorq_u8(a, vdupq_n_u8(0x80)); }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
 // left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
-// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set;
+// bit_bytes: where a bit of as many as a vector has bytes is.
 template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
   return vshlq_u8(vld1q_u8(p + column % 32), vdupq_n_s8(static_cast<int8_t>(To - B * (column / 32))));
@@ -117,11 +118,15 @@ template <int S, int At>
 static inline vb bytes_of_halves(const uint8_t *p) { return vld1q_u8(p + At); }
 template <int S>
 static inline vb bytes_of_blocks(const uint8_t *p, int column) { return vld1q_u8(p + column / 32 * S + column % 32); }
+static inline vb bit_bytes(uint64_t bits) {
+  const vb bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201ull));
+  const uint8x8_t first = vdup_n_u8(static_cast<uint8_t>(bits)), second = vdup_n_u8(static_cast<uint8_t>(bits >> 8));
+  return vandq_u8(vtstq_u8(vcombine_u8(first, second), bit), vdupq_n_u8(16));
+}
 template <int S>
 static inline vb fifth_bits(const uint8_t *p, int column) {
   p += column / 32 * S + column % 32 / 8;
-  const vb bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201ull));
-  return vandq_u8(vtstq_u8(vcombine_u8(vdup_n_u8(p[0]), vdup_n_u8(p[1])), bit), vdupq_n_u8(16));
+  return bit_bytes(p[0] | p[1] << 8);
 }
 static inline vb set1_byte(int x) { return vdupq_n_u8(static_cast<uint8_t>(x)); }
 static inline vb flip(vb a, int bits) { return veorq_u8(a, set1_byte(bits)); }
@@ -162,7 +167,7 @@ static inline vi dot(vi sum, vb codes, vb x) {
 // Codes of 8 bits from which kWideOffset was taken.
 static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
 static inline vi times_128(vi a) { return vshlq_n_s32(a, 7); }
-// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together.
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of codes of five bits at most together.
 static inline vi dot_sixteen(vb codes, vb high, vb low) {
   return dot(times_128(dot(zero_int(), codes, high)), codes, low);
 }

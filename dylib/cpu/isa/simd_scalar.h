@@ -88,7 +88,8 @@ static inline vb high_nibbles(vb a) { for (uint8_t &b : a.v) b >>= 4; return a; 
 static inline vb offset_wide(vb a) { return a; }
 // Codes of blocks (blocks.h), for the columns [column, column + bytes of a vector) of a run; what lies above the bits of a code is
 // left for a mask. layers: 32 columns for each B bits of 32 bytes, moved to bit To. halves_of_blocks, bytes_of_blocks: sixteen bytes of low, then
-// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set.
+// high halves, or 32 bytes, for the 32 columns of each block, S bytes apart. fifth_bits: 16 where the column's bit of 32 is set;
+// bit_bytes: where a bit of as many as a vector has bytes is.
 template <int B, int To = 0>
 static inline vb layers(const uint8_t *p, int column) {
   vb r;
@@ -110,11 +111,16 @@ static inline vb bytes_of_halves(const uint8_t *p) {
 }
 template <int S>
 static inline vb bytes_of_blocks(const uint8_t *p, int column) { return load_bytes(p + column / 32 * S); }
+static inline vb bit_bytes(uint64_t bits) {
+  vb r;
+  for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>((bits >> i & 1) << 4);
+  return r;
+}
 template <int S>
 static inline vb fifth_bits(const uint8_t *p, int column) {
-  vb r;
-  for (int i = 0; i < 32; i++) r.v[i] = static_cast<uint8_t>((p[column / 32 * S + i / 8] >> i % 8 & 1) << 4);
-  return r;
+  uint32_t word;
+  memcpy(&word, p + column / 32 * S, 4);
+  return bit_bytes(word);
 }
 static inline vb set1_byte(int x) { vb r; memset(r.v, x, sizeof r.v); return r; }
 static inline vb flip(vb a, int bits) { for (uint8_t &b : a.v) b ^= static_cast<uint8_t>(bits); return a; }
@@ -145,7 +151,7 @@ static inline vi dot(vi sum, vb codes, vb x) {
 // Codes of 8 bits from which kWideOffset was taken.
 static inline vi dot_wide(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
 static inline vi times_128(vi a) { MB_EACH a.v[i] *= 128; return a; }
-// Codes times activations of sixteen bits, 128 * high + low; of two vectors of 4-bit codes together.
+// Codes times activations of sixteen bits, 128 * high + low; of two vectors of codes of five bits at most together.
 static inline vi dot_sixteen(vb codes, vb high, vb low) {
   return dot(times_128(dot(zero_int(), codes, high)), codes, low);
 }

@@ -10,6 +10,16 @@ static inline float half(uint16_t bits) { return _cvtsh_ss(bits); }
 template <int S>
 static MB_INLINE void strided_halves(const uint8_t *p, int n, float *y) {
 #if MB_ISA_NUMBER == 2
+  if constexpr (S == 20 || S == 22 || S == 24) {  // two vectors hold four: three in the first, one in the end of the blocks
+    constexpr int w = S / 2;
+    const __m512i order = _mm512_castsi128_si512(_mm_setr_epi16(0, w, 2 * w, 65 - w, 0, 0, 0, 0));
+    const auto halves = [order](const uint8_t *from) MB_ALWAYS_INLINE {
+      const __m512i end = _mm512_loadu_si512(from + 4 * S - 66);  // a minimum begins two bytes later
+      return _mm512_castsi512_si128(_mm512_permutex2var_epi16(_mm512_loadu_si512(from), order, end));
+    };
+    if (n == 8) return _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_unpacklo_epi64(halves(p), halves(p + 4 * S))));
+    if (n == 4) return _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_broadcastq_epi64(halves(p))));
+  }
   if constexpr (S == 18 || S == 34) {  // two vectors hold eight of the one, and four of the other, within the blocks
     constexpr int w = S / 2;
     const __m512i order = _mm512_castsi128_si512(_mm_setr_epi16(0, w, 2 * w, 3 * w, 4 * w, 5 * w, 6 * w, 7 * w));
