@@ -77,6 +77,17 @@ static inline void tile_mma(
   simdgroup_multiply_accumulate(acc[1], a[1], b, acc[1]);
 }
 
+// Four matrices of a tile: to[i] begins (i % 2) · first + (i / 2) · second elements behind `at`, its rows `stride` apart.
+template <typename T>
+static inline void tile_load_four(
+    thread simdgroup_matrix<T, 8, 8>* to, threadgroup const T* at, uint first, uint second, uint stride, bool transposed)
+{
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < 4; i++) {
+    simdgroup_load(to[i], at + i % 2 * first + i / 2 * second, stride, ulong2(0, 0), transposed);
+  }
+}
+
 // acc[i] += a[i] · b[0] + a[2 + i] · b[1]: one m16n8k16.
 template <typename T>
 static inline void tile_mma_pair(

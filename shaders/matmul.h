@@ -66,11 +66,24 @@ template <uint32_t W, uint32_t S, typename T, uint M, uint N>
     store_products<M, N>(products, part, memory, simdgroup);
     const uint first = first_row + part * stored_rows<M>();
     const uint rows_here = present ? min(p.rows - min(first, p.rows), stored_rows<M>()) : 0;
-    for (uint row = tid / outputs; row < rows_here; row += kMatmulThreads / outputs) {
-      const float factor = row_scale[first + row];
-      const float v = fma(out[row * out_stride(N) + output], factor, place.bias);
-      const float up = geglu ? fma(out[row * out_stride(N) + output + N / 2], factor, up_bias) : 0.0f;
-      store_output(v, up, p.epilogue, other, y, first + row, out_n, place.column);
+    // The factors of several rows are asked for at once.
+    constexpr uint together = 4;
+    const uint step = kMatmulThreads / outputs;
+    for (uint start = tid / outputs; start < rows_here; start += together * step) {
+      float factors[together];
+      #pragma clang loop unroll(full)
+      for (uint i = 0; i < together; i++) {
+        factors[i] = row_scale[first + min(start + i * step, rows_here - 1)];
+      }
+      #pragma clang loop unroll(full)
+      for (uint i = 0; i < together; i++) {
+        const uint row = start + i * step;
+        if (row < rows_here) {
+          const float v = fma(out[row * out_stride(N) + output], factors[i], place.bias);
+          const float up = geglu ? fma(out[row * out_stride(N) + output + N / 2], factors[i], up_bias) : 0.0f;
+          store_output(v, up, p.epilogue, other, y, first + row, out_n, place.column);
+        }
+      }
     }
   }
 }

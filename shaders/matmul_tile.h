@@ -191,19 +191,22 @@ static inline void multiply_tile(
         for (uint k = 0; k < tile_columns<T>(); k += 16) {
           simdgroup_matrix<T, 8, 8> a[4 * m_steps<M>()];
           #pragma clang loop unroll(full)
-          for (uint i = 0; i < 4 * m_steps<M>(); i++) {
-            threadgroup const T* at = u_tile + (simd_m + i / 4 * 16 + i % 2 * 8) * stride + k + i / 2 % 2 * 8;
-            simdgroup_load(a[i], at, stride);
+          for (uint i = 0; i < m_steps<M>(); i++) {
+            tile_load_four(a + 4 * i, u_tile + (simd_m + 16 * i) * stride + k, 8 * stride, 8, stride, false);
           }
+          simdgroup_matrix<T, 8, 8> b[4];  // of two eights of matrix rows
           #pragma clang loop unroll(full)
           for (uint j = 0; j < n_steps<M, N>(); j++) {
             threadgroup const T* at = w_tile + (simd_n + 8 * j) * stride + k;
-            simdgroup_matrix<T, 8, 8> b[2];
-            simdgroup_load(b[0], at, stride, ulong2(0, 0), true);
-            simdgroup_load(b[1], at + 8, stride, ulong2(0, 0), true);
+            if (n_steps<M, N>() % 2 != 0) {
+              simdgroup_load(b[0], at, stride, ulong2(0, 0), true);
+              simdgroup_load(b[1], at + 8, stride, ulong2(0, 0), true);
+            } else if (j % 2 == 0) {
+              tile_load_four(b, at, 8, 8 * stride, stride, true);
+            }
             #pragma clang loop unroll(full)
             for (uint i = 0; i < m_steps<M>(); i++) {
-              tile_mma_pair(acc + 2 * (i * n_steps<M, N>() + j), a + 4 * i, b);
+              tile_mma_pair(acc + 2 * (i * n_steps<M, N>() + j), a + 4 * i, b + (n_steps<M, N>() % 2 != 0 ? 0 : j % 2 * 2));
             }
           }
         }

@@ -12,11 +12,12 @@ export function kernelTexts(module: PtxModule): Map<string, string> {
     const body = entries.get(kernel.entry);
     if (body === undefined) throw new Error(`the PTX has no entry ${kernel.entry}`);
     const used = usedBy(body, declarations);
-    // Registers are given out by it. Clang knows the attribute for it in CUDA sources only.
-    const bounded = body.replace(
-      /^\{$/m,
-      kernel.maxThreads > 0 ? `.maxntid ${kernel.maxThreads}, 1, 1\n{` : "{",
-    );
+    // Registers are given out by it. Clang knows the attribute for it in CUDA sources only. Of large threadgroups the assembler would
+    // keep room for two on a core, and spill.
+    const bounds = kernel.maxThreads === 0
+      ? ""
+      : `.maxntid ${kernel.maxThreads}, 1, 1\n${kernel.maxThreads > 256 ? ".minnctapersm 1\n" : ""}`;
+    const bounded = body.replace(/^\{$/m, `${bounds}{`);
     return [kernel.host, [firstLine(kernel, body), head, ...used, bounded].join("\n") + "\n"];
   }));
 }

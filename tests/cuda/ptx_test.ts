@@ -49,7 +49,7 @@ Deno.test({
     const texts = await kernels();
     let matvecs = 0, matmuls = 0, attentions = 0;
     for (const [name, text] of texts) {
-      if (/^matvec_affine[48]_bf16_r\d/.test(name)) {
+      if (/^matvec_affine[48]_bf16_(r\d|(plain|held|long)_n\d)$/.test(name)) {
         assert(/ld\.global(\.nc)?\.v4\.[ub]32/.test(text), `${name} has no 16-byte loads`);
         matvecs++;
       }
@@ -59,11 +59,15 @@ Deno.test({
       }
       if (/^matmul_\w+_f16_m\d+$|^matvec_tile_/.test(name)) {
         assert(text.includes("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"), `${name} has no mma`);
+        if (/_m(64|128)$/.test(name)) {
+          assert(text.includes("ldmatrix"), `${name} loads fragments word by word`);
+        }
         matmuls++;
       }
     }
-    assert(matvecs >= 8 && matmuls >= 8, `${matvecs} matvecs, ${matmuls} matmuls`);
-    assertEquals(attentions, 3 * (4 + 2));
+    assertEquals(matvecs, 2 * (3 + 3 * 3));
+    assert(matmuls >= 8, `${matmuls} matmuls`);
+    assertEquals(attentions, 3 * (5 + 2));
   },
 });
 

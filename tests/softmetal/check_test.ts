@@ -116,6 +116,7 @@ Deno.test("the shim declares no names but Metal's and its own", () => {
   for (
     const name of [
       "tile_mma",
+      "tile_load_four",
       "tile_mma_pair",
       "tiles_of_lanes",
       "lanes_of_tiles",

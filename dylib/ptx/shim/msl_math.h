@@ -5,12 +5,11 @@ namespace metal {
 // No device library is linked: the few primitives are written out, to about 2 ulp.
 SM_INLINE float sm_exp2(float x) { return __nvvm_ex2_approx_f(x); }
 SM_INLINE float sm_exp(float x) {
-  float n = __nvvm_floor_f(__builtin_fmaf(x, 1.44269504f, 0.5f));
-  n = n < -252.0f ? -252.0f : n > 252.0f ? 252.0f : n;             // beyond it the result is 0 or infinite anyway
+  float n = __builtin_fmaf(x, 1.44269504f, 12582912.0f) - 12582912.0f;  // to a whole number: 1.5 · 2^23 leaves no room for others
+  n = __nvvm_fmin_f(__nvvm_fmax_f(n, -126.0f), 127.0f);                 // 2^n is a normal number; r takes what is beyond
   float r = __builtin_fmaf(n, -0.693359375f, x);
   r = __builtin_fmaf(n, 2.12194440e-4f, r);
-  float h = __nvvm_floor_f(n * 0.5f);                              // 2^n in two factors: each stays a normal number
-  return __nvvm_ex2_approx_f(r * 1.44269504f) * __nvvm_ex2_approx_f(h) * __nvvm_ex2_approx_f(n - h);
+  return __nvvm_ex2_approx_ftz_f(r * 1.44269504f) * __nvvm_ex2_approx_ftz_f(n);
 }
 SM_INLINE float sm_log(float x) {
   if (!(x > 0.0f)) return x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
@@ -32,7 +31,7 @@ SM_INLINE float sm_log(float x) {
 }
 SM_INLINE float sm_log2(float x) { return sm_log(x) * 1.44269504f; }
 SM_INLINE float sm_sqrt(float x) { return __nvvm_sqrt_rn_f(x); }
-SM_INLINE float sm_rsqrt(float x) { return 1.0f / __nvvm_sqrt_rn_f(x); }
+SM_INLINE float sm_rsqrt(float x) { return __nvvm_rsqrt_approx_f(x); }
 // Range reduction in double keeps rope angles of any position exact.
 SM_INLINE float sm_sincos(float x, int quadrant) {
   double n = __nvvm_floor_d((double)x * 0.63661977236758134308 + 0.5);
@@ -46,18 +45,16 @@ SM_INLINE float sm_sincos(float x, int quadrant) {
 }
 SM_INLINE float sm_sin(float x) { return sm_sincos(x, 0); }
 SM_INLINE float sm_cos(float x) { return sm_sincos(x, 1); }
+// Both ways without a branch: lanes would mostly take both anyway.
 SM_INLINE float sm_tanh(float x) {
   float a = __builtin_fabsf(x), z = x * x;
-  if (a < 0.625f) {
-    float p = -5.70498872745e-3f;
-    p = __builtin_fmaf(p, z, 2.06390887954e-2f);
-    p = __builtin_fmaf(p, z, -5.37397155531e-2f);
-    p = __builtin_fmaf(p, z, 1.33314422036e-1f);
-    p = __builtin_fmaf(p, z, -3.33332819422e-1f);
-    return __builtin_fmaf(p * z, x, x);
-  }
-  float t = a > 9.0f ? 1.0f : 1.0f - 2.0f / (sm_exp(2.0f * a) + 1.0f);
-  return x < 0.0f ? -t : t;
+  float p = -5.70498872745e-3f;
+  p = __builtin_fmaf(p, z, 2.06390887954e-2f);
+  p = __builtin_fmaf(p, z, -5.37397155531e-2f);
+  p = __builtin_fmaf(p, z, 1.33314422036e-1f);
+  p = __builtin_fmaf(p, z, -3.33332819422e-1f);
+  float t = 1.0f - 2.0f * __nvvm_rcp_approx_ftz_f(sm_exp(2.0f * a) + 1.0f);
+  return a < 0.625f ? __builtin_fmaf(p * z, x, x) : __builtin_copysignf(t, x);
 }
 SM_INLINE float sm_pow(float x, float y) { return y == 0.0f ? 1.0f : sm_exp(y * sm_log(x)); }
 SM_INLINE float sm_floor(float x) { return __nvvm_floor_f(x); }
@@ -65,6 +62,9 @@ SM_INLINE float sm_ceil(float x) { return __nvvm_ceil_f(x); }
 SM_INLINE float sm_trunc(float x) { return __nvvm_trunc_f(x); }
 SM_INLINE float sm_rint(float x) { return __nvvm_round_f(x); }     // to nearest even
 SM_INLINE float sm_round(float x) { return __builtin_copysignf(__nvvm_floor_f(__builtin_fabsf(x) + 0.5f), x); }
+// One instruction each; a comparison and a choice, with NaN in mind, are four.
+SM_INLINE float sm_fmin(float x, float y) { return __nvvm_fmin_f(x, y); }
+SM_INLINE float sm_fmax(float x, float y) { return __nvvm_fmax_f(x, y); }
 #else
 SM_INLINE float sm_exp2(float x) { return __builtin_exp2f(x); }
 SM_INLINE float sm_exp(float x) { return __builtin_expf(x); }
@@ -81,6 +81,8 @@ SM_INLINE float sm_ceil(float x) { return __builtin_ceilf(x); }
 SM_INLINE float sm_trunc(float x) { return __builtin_truncf(x); }
 SM_INLINE float sm_rint(float x) { return __builtin_rintf(x); }
 SM_INLINE float sm_round(float x) { return __builtin_roundf(x); }
+SM_INLINE float sm_fmin(float x, float y) { return y < x || x != x ? y : x; }
+SM_INLINE float sm_fmax(float x, float y) { return y > x || x != x ? y : x; }
 #endif
 
 template <class V, class F> SM_INLINE V sm_map(V x, F f) {
@@ -117,8 +119,8 @@ template <class V> SM_INLINE V powr(V x, V y) { return pow(x, y); }
 template <class V> SM_INLINE V fract(V x) { SM_FLOAT_ONLY(V, "fract"); return sm_map(x, [](float v) { return v - sm_floor(v); }); }
 template <class V> SM_INLINE V sign(V x) { SM_FLOAT_ONLY(V, "sign"); return sm_map(x, [](float v) { return v > 0.0f ? 1.0f : v < 0.0f ? -1.0f : 0.0f; }); }
 template <class V> SM_INLINE V fabs(V x) { SM_FLOAT_ONLY(V, "fabs"); return sm_map(x, [](float v) { return __builtin_fabsf(v); }); }
-template <class V> SM_INLINE V fmin(V x, V y) { SM_FLOAT_ONLY(V, "fmin"); return sm_map2(x, y, [](float a, float b) { return b < a || a != a ? b : a; }); }
-template <class V> SM_INLINE V fmax(V x, V y) { SM_FLOAT_ONLY(V, "fmax"); return sm_map2(x, y, [](float a, float b) { return b > a || a != a ? b : a; }); }
+template <class V> SM_INLINE V fmin(V x, V y) { SM_FLOAT_ONLY(V, "fmin"); return sm_map2(x, y, [](float a, float b) { return sm_fmin(a, b); }); }
+template <class V> SM_INLINE V fmax(V x, V y) { SM_FLOAT_ONLY(V, "fmax"); return sm_map2(x, y, [](float a, float b) { return sm_fmax(a, b); }); }
 template <class V> SM_INLINE V copysign(V x, V y) { SM_FLOAT_ONLY(V, "copysign"); return sm_map2(x, y, [](float a, float b) { return __builtin_copysignf(a, b); }); }
 template <class V> SM_INLINE V fma(V a, V b, V c) {
   SM_FLOAT_ONLY(V, "fma");

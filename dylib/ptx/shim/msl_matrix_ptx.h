@@ -67,6 +67,23 @@ SM_MOVES(SM_DEVICE)
 SM_MOVES(SM_THREADGROUP)
 #undef SM_MOVES
 
+// Four matrices of a tile (shaders/common.h), of 16 bits in one instruction; rows begin at 16 bytes.
+template <class T> SM_INLINE void tile_load_four(simdgroup_matrix<T, 8, 8>* to, const SM_THREADGROUP T* at, uint first,
+                                                 uint second, uint stride, bool transposed) {
+  if constexpr (sizeof(T) == 2) {
+    uint lane = sm_lane(), r[4];
+    const SM_THREADGROUP T* row = at + (lane >> 3 & 1) * first + (lane >> 4) * second + (lane & 7) * stride;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((uint)(unsigned long)row) : "memory");
+    for (int i = 0; i < 4; i++) {
+      __builtin_memcpy(to[i].sm_e, &r[i], 4);
+      to[i].sm_transpose = transposed;
+    }
+  } else {
+    for (uint i = 0; i < 4; i++) simdgroup_load(to[i], at + i % 2 * first + i / 2 * second, stride, (ulong2)0, transposed);
+  }
+}
+
 SM_INLINE void sm_mma(float* d, uint a0, uint a1, uint b, half) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));

@@ -55,6 +55,9 @@ template <class T> SM_INLINE T simd_sum(T v) { return sm_reduce(v, [](T a, T b) 
 template <class T> SM_INLINE T simd_product(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a * b); }); }
 template <class T> SM_INLINE T simd_max(T v) { return sm_reduce(v, [](T a, T b) { return max(a, b); }); }
 template <class T> SM_INLINE T simd_min(T v) { return sm_reduce(v, [](T a, T b) { return min(a, b); }); }
+SM_INLINE uint simd_sum(uint v) { return (uint)__nvvm_redux_sync_add((int)v, -1); }
+SM_INLINE uint simd_max(uint v) { return (uint)__nvvm_redux_sync_umax(v, ~0u); }
+SM_INLINE uint simd_min(uint v) { return (uint)__nvvm_redux_sync_umin(v, ~0u); }
 template <class T> SM_INLINE T simd_and(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a & b); }); }
 template <class T> SM_INLINE T simd_or(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a | b); }); }
 template <class T> SM_INLINE T simd_xor(T v) { return sm_reduce(v, [](T a, T b) { return (T)(a ^ b); }); }
