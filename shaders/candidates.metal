@@ -8,7 +8,9 @@
 #include "candidates_params.h"
 
 constant constexpr uint kSimdgroups = kSelectThreads / 32;
-constant constexpr uint kCounts = 6 * kSimdgroups;
+constant constexpr uint kChunkEach = kChunkLogits / kSelectThreads;
+constant constexpr uint kFewEach = 8;
+constant constexpr uint kFewEntries = kFewEach * kSelectThreads;
 constant constexpr float kNoLogit = -FLT_MAX;
 constant constexpr uint kMinusInfinity = 0xff800000u;
 constant constexpr uint kNoToken = 0xffffffffu;
@@ -28,68 +30,96 @@ static inline uint token_of(ulong entry) {
 
 // Sums over the threadgroup of three counts, of at most 34 in a thread. `partial` is another one at each second call, so that one
 // barrier a call will do.
-static inline uint3 threadgroup_counts(uint3 counts, threadgroup uint* partial, uint simdgroup, uint lane) {
-  const uint two = simd_sum(counts.x | counts.y << 16);
-  const uint third = simd_sum(counts.z);
+static inline uint3 threadgroup_counts(uint3 counts, threadgroup uint2* partial, uint simdgroup, uint lane) {
+  const uint2 mine = uint2(simd_sum(counts.x | counts.y << 16), simd_sum(counts.z));
   if (lane == 0) {
-    partial[3 * simdgroup] = two & 0xffffu;
-    partial[3 * simdgroup + 1] = two >> 16;
-    partial[3 * simdgroup + 2] = third;
+    partial[simdgroup] = mine;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  uint3 total = uint3(0, 0, 0);
-  #pragma clang loop unroll(full)
-  for (uint i = 0; i < kSimdgroups; i++) {
-    total.x += partial[3 * i];
-    total.y += partial[3 * i + 1];
-    total.z += partial[3 * i + 2];
-  }
-  return total;
+  const uint2 theirs = lane < kSimdgroups ? partial[lane] : uint2(0u, 0u);
+  const uint two = simd_sum(theirs.x);
+  return uint3(two & 0xffffu, two >> 16, simd_sum(theirs.y));
 }
 
+// Largest of, and sum over, the threadgroup. `partial` is nobody's before and after.
 static inline float threadgroup_largest(float x, threadgroup float* partial, uint simdgroup, uint lane) {
   const float largest = simd_max(x);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
   if (lane == 0) {
     partial[simdgroup] = largest;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float total = partial[0];
-  for (uint i = 1; i < kSimdgroups; i++) {
-    total = max(total, partial[i]);
+  return simd_max(partial[lane % kSimdgroups]);
+}
+static inline float threadgroup_total(float x, threadgroup float* partial, uint simdgroup, uint lane) {
+  const float sum = simd_sum(x);
+  if (lane == 0) {
+    partial[simdgroup] = sum;
   }
-  return total;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return simd_sum(lane < kSimdgroups ? partial[lane] : 0.0f);
+}
+
+// Of the four values of two bits behind `least` the largest that at least 256 entries are no less than; how many these are goes
+// to `above`. T: of entries' upper halves, or of entries.
+template <typename T, int N>
+static inline T with_two_bits(
+    thread const T* entries, T least, uint bits, thread uint& above, threadgroup uint2* partial, uint simdgroup, uint lane)
+{
+  const T step = T(1) << (bits - 2);
+  uint one = 0;
+  uint two = 0;
+  uint three = 0;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    one += entries[i] >= least + step ? 1 : 0;
+    two += entries[i] >= least + 2 * step ? 1 : 0;
+    three += entries[i] >= least + 3 * step ? 1 : 0;
+  }
+  const uint3 counts = threadgroup_counts(uint3(one, two, three), partial + bits / 2 % 2 * kSimdgroups, simdgroup, lane);
+  if (counts.x < kListEntries) {
+    return least;
+  }
+  const uint times = counts.z >= kListEntries ? 3 : counts.y >= kListEntries ? 2 : 1;
+  above = times == 3 ? counts.z : times == 2 ? counts.y : counts.x;
+  return least + times * step;
+}
+
+// Which of the thread's entries come before others: `before` is how many of other threads do, of those whose counts are given; returns
+// how many there are in all. All threads of the threadgroup call this.
+static inline uint places(uint mine, thread uint& before, threadgroup uint2* partial, uint simdgroup, uint lane) {
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  before = simd_prefix_exclusive_sum(mine);
+  if (lane == 31) {
+    partial[simdgroup].x = before + mine;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint theirs = lane < kSimdgroups ? partial[lane].x : 0u;
+  before += simd_sum(lane < simdgroup ? theirs : 0u);
+  return simd_sum(theirs);
 }
 
 // Puts the best 256 of the threadgroup's entries, N for each thread, into list[256], 0 where there are fewer.
 //
-// The 256th best is found from the top, two bits at a time: of their four values the largest that at least 256 entries are no
-// less than. Entries differ (those of no token apart), so this ends with exactly 256 above or with 0, and mostly long before the
-// last bits. `partial` holds kCounts.
+// The 256th best is found from the top, two bits at a time. Logits, the upper halves, mostly tell all entries apart that matter;
+// where they do not, the lower halves do. Entries differ (those of no token apart), so this ends with exactly 256 above or with 0,
+// and mostly long before the last bits. `partial` holds 2 kSimdgroups.
 template <int N>
-static inline void select_best(
-    thread const ulong* entries, threadgroup ulong* list, threadgroup uint* partial, uint tid, uint simdgroup, uint lane)
+static inline void select_of_all(
+    thread const ulong* entries, threadgroup ulong* list, threadgroup uint2* partial, uint tid, uint simdgroup, uint lane)
 {
-  ulong least = 0;
+  uint logits[N];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    logits[i] = uint(entries[i] >> 32);
+  }
   uint above = kListEntries + 1;
-  for (uint bits = 64; bits > 0 && above != kListEntries; bits -= 2) {
-    const ulong step = ulong(1) << (bits - 2);
-    uint one = 0;
-    uint two = 0;
-    uint three = 0;
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < N; i++) {
-      one += entries[i] >= least + step ? 1 : 0;
-      two += entries[i] >= least + 2 * step ? 1 : 0;
-      three += entries[i] >= least + 3 * step ? 1 : 0;
-    }
-    const uint3 counts = threadgroup_counts(
-        uint3(one, two, three), partial + bits / 2 % 2 * (kCounts / 2), simdgroup, lane);
-    if (counts.x >= kListEntries) {
-      const uint times = counts.z >= kListEntries ? 3 : counts.y >= kListEntries ? 2 : 1;
-      least += times * step;
-      above = times == 3 ? counts.z : times == 2 ? counts.y : counts.x;
-    }
+  uint least_logit = 0;
+  for (uint bits = 32; bits > 0 && above != kListEntries; bits -= 2) {
+    least_logit = with_two_bits<uint, N>(logits, least_logit, bits, above, partial, simdgroup, lane);
+  }
+  ulong least = ulong(least_logit) << 32;
+  for (uint bits = 32; bits > 0 && above != kListEntries && least_logit != 0; bits -= 2) {
+    least = with_two_bits<ulong, N>(entries, least, bits, above, partial, simdgroup, lane);
   }
   least = max(least, ulong(1));
   uint mine = 0;
@@ -97,17 +127,9 @@ static inline void select_best(
   for (uint i = 0; i < N; i++) {
     mine += entries[i] >= least ? 1 : 0;
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
   list[tid] = 0;
-  const uint before = simd_prefix_exclusive_sum(mine);
-  if (lane == 31) {
-    partial[simdgroup] = before + mine;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  uint at = before;
-  for (uint i = 0; i < simdgroup; i++) {
-    at += partial[i];
-  }
+  uint at;
+  places(mine, at, partial, simdgroup, lane);
   #pragma clang loop unroll(full)
   for (uint i = 0; i < N; i++) {
     if (entries[i] >= least) {
@@ -118,23 +140,66 @@ static inline void select_best(
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// Sorts 256 entries, largest first, with a bitonic network.
-static inline void sort_list(threadgroup ulong* list, uint tid) {
-  for (uint size = 2; size <= kListEntries; size *= 2) {
-    for (uint step = size / 2; step > 0; step /= 2) {
-      const uint other = tid ^ step;
-      if (other > tid) {
-        const ulong a = list[tid];
-        const ulong b = list[other];
-        const bool descending = (tid & size) == 0;
-        if ((a < b) == descending) {
-          list[tid] = b;
-          list[other] = a;
-        }
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
+// The same by way of those few that are no less than the least of the threads' best: 256 are, so all others are out. Where that
+// leaves more than `few` has room for, of all. few: [kFewEntries].
+template <int N>
+static inline void select_best(
+    thread const ulong* entries, threadgroup ulong* list, threadgroup ulong* few, threadgroup uint2* partial, uint tid,
+    uint simdgroup, uint lane)
+{
+  uint best = 0;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    best = max(best, uint(entries[i] >> 32));
+  }
+  best = simd_min(best);
+  if (lane == 0) {
+    partial[kSimdgroups + simdgroup].x = best;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint bound = simd_min(partial[kSimdgroups + lane % kSimdgroups].x);
+  uint mine = 0;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    mine += uint(entries[i] >> 32) >= bound ? 1 : 0;
+  }
+  uint at;
+  const uint left = places(mine, at, partial, simdgroup, lane);
+  if (left > kFewEntries) {
+    select_of_all<N>(entries, list, partial, tid, simdgroup, lane);
+    return;
+  }
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < N; i++) {
+    if (uint(entries[i] >> 32) >= bound) {
+      few[at] = entries[i];
+      at++;
     }
   }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  ulong own[kFewEach];
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < kFewEach; i++) {
+    const uint from = i * kSelectThreads + tid;
+    own[i] = from < left ? few[from] : 0;
+  }
+  select_of_all<kFewEach>(own, list, partial, tid, simdgroup, lane);
+}
+
+// Sorts 256 entries into `sorted`, largest first: each goes to where as many are as are larger.
+static inline void sort_list(threadgroup const ulong* list, threadgroup ulong* sorted, uint tid) {
+  const ulong mine = list[tid];
+  uint rank = 0;
+  #pragma clang loop unroll_count(16)
+  for (uint i = 0; i < kListEntries; i++) {
+    rank += list[i] > mine ? 1 : 0;
+  }
+  sorted[tid] = 0;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (mine != 0) {
+    sorted[rank] = mine;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
 // Sums of a list: the largest raw logit, Σ e^(raw - it), the largest adjusted logit of an allowed token, and
@@ -226,8 +291,9 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
     uint lane [[thread_index_in_simdgroup]])
 {
   threadgroup ulong list[kListEntries];
-  threadgroup float partial[kSimdgroups];
-  threadgroup uint counts[kCounts];
+  threadgroup ulong few[kFewEntries];
+  threadgroup float partial[4 * kSimdgroups];
+  threadgroup uint2 counts[2 * kSimdgroups];
 
   const uint row = p.first_row + group.y;
   const uint begin = group.x * kChunkLogits;
@@ -247,49 +313,57 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
   const uint low = lower_bound(ids, first, last, begin);
   const uint high = lower_bound(ids, low, last, end);
 
-  ulong found[kChunkLogits / kSelectThreads];
-  Sums s;
-  s.raw_largest = kNoLogit;
-  s.largest = kNoLogit;
+  float raw[kChunkEach];
   #pragma clang loop unroll(full)
-  for (uint i = 0; i < kChunkLogits / kSelectThreads; i++) {
+  for (uint i = 0; i < kChunkEach; i++) {
+    raw[i] = x[min(begin + i * kSelectThreads + tid, end - 1)];
+  }
+  // The largest first: it wants all logits, so that all are on their way at once.
+  float largest = kNoLogit;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < kChunkEach; i++) {
+    largest = max(largest, raw[i]);  // those beyond the end are the last one again
+  }
+  ulong found[kChunkEach];
+  Sums s;
+  s.raw_largest = threadgroup_largest(largest, partial, simdgroup, lane);
+  s.largest = s.raw_largest;
+  s.raw_sum = 0.0f;
+  #pragma clang loop unroll(full)
+  for (uint i = 0; i < kChunkEach; i++) {
     const uint id = begin + i * kSelectThreads + tid;
-    found[i] = 0;
-    if (id < end) {
-      float value = x[id];
-      s.raw_largest = max(s.raw_largest, value);
-      if (low < high) {
+    found[i] = id < end ? (ulong(order_of(raw[i])) << 32) | ulong(~id) : 0;
+    s.raw_sum += id < end ? exp(raw[i] - s.raw_largest) : 0.0f;
+  }
+  if (low < high || mask_index != kNoPage) {
+    largest = kNoLogit;
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < kChunkEach; i++) {
+      const uint id = begin + i * kSelectThreads + tid;
+      if (id < end && low < high) {
         const uint a = lower_bound(ids, low, high, id);
         if (a < high && ids[a] == id) {
-          value = (value > 0.0f ? value * multiply[a] : value / multiply[a]) + add[a];
+          const float value = (raw[i] > 0.0f ? raw[i] * multiply[a] : raw[i] / multiply[a]) + add[a];
+          found[i] = (ulong(order_of(value)) << 32) | ulong(~id);
         }
       }
-      if (mask_index == kNoPage || (mask[id / 32] >> (id % 32) & 1) != 0) {
-        found[i] = (ulong(order_of(value)) << 32) | ulong(~id);
-        s.largest = max(s.largest, value);
+      if (id < end && mask_index != kNoPage && (mask[id / 32] >> (id % 32) & 1) == 0) {
+        found[i] = 0;
       }
+      largest = max(largest, found[i] != 0 ? logit_of(found[i]) : kNoLogit);
     }
+    s.largest = threadgroup_largest(largest, partial + kSimdgroups, simdgroup, lane);
   }
-  s.raw_largest = threadgroup_largest(s.raw_largest, partial, simdgroup, lane);
-  s.largest = threadgroup_largest(s.largest, partial, simdgroup, lane);
-  s.raw_sum = 0.0f;
   s.sum = 0.0f;
+  const float inverse = 1.0f / temperature;
   #pragma clang loop unroll(full)
-  for (uint i = 0; i < kChunkLogits / kSelectThreads; i++) {
-    const uint id = begin + i * kSelectThreads + tid;
-    if (id < end) {
-      s.raw_sum += exp(x[id] - s.raw_largest);
-    }
-    if (found[i] != 0) {
-      s.sum += exp((logit_of(found[i]) - s.largest) / temperature);
-    }
+  for (uint i = 0; i < kChunkEach; i++) {
+    s.sum += found[i] != 0 ? exp((logit_of(found[i]) - s.largest) * inverse) : 0.0f;
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  s.raw_sum = threadgroup_sum(s.raw_sum, partial, kSimdgroups, simdgroup, lane);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  s.sum = threadgroup_sum(s.sum, partial, kSimdgroups, simdgroup, lane);
+  s.raw_sum = threadgroup_total(s.raw_sum, partial + 2 * kSimdgroups, simdgroup, lane);
+  s.sum = threadgroup_total(s.sum, partial + 3 * kSimdgroups, simdgroup, lane);
 
-  select_best<kChunkLogits / kSelectThreads>(found, list, counts, tid, simdgroup, lane);
+  select_best<kChunkEach>(found, list, few, counts, tid, simdgroup, lane);
   const uint at = group.y * p.lists + group.x;
   entries[at * kListEntries + tid] = list[tid];
   if (tid == 0) {
@@ -311,13 +385,14 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
     uint lane [[thread_index_in_simdgroup]])
 {
   threadgroup ulong list[kListEntries];
-  threadgroup uint counts[kCounts];
+  threadgroup ulong few[kFewEntries];
+  threadgroup uint2 counts[2 * kSimdgroups];
   const uint first = group.x * kMergedLists;
   const uint count = min(p.lists - first, uint(kMergedLists));
   const uint from = group.y * p.lists + first;
   ulong found[kMergedLists];
   load_lists(entries + from * kListEntries, count, tid, found);
-  select_best<kMergedLists>(found, list, counts, tid, simdgroup, lane);
+  select_best<kMergedLists>(found, list, few, counts, tid, simdgroup, lane);
   const uint at = group.y * p.merged + group.x;
   merged_entries[at * kListEntries + tid] = list[tid];
   if (simdgroup == 0) {
@@ -345,13 +420,15 @@ static inline void load_lists(device const ulong* entries, uint count, uint tid,
     uint lane [[thread_index_in_simdgroup]])
 {
   threadgroup ulong list[kListEntries];
-  threadgroup uint counts[kCounts];
+  threadgroup ulong few[kFewEntries];
+  threadgroup ulong sorted[kListEntries];
+  threadgroup uint2 counts[2 * kSimdgroups];
   const uint from = row * p.lists;
   ulong found[kMergedLists];
   load_lists(entries + from * kListEntries, p.lists, tid, found);
-  select_best<kMergedLists>(found, list, counts, tid, simdgroup, lane);
-  sort_list(list, tid);
-  const ulong entry = list[tid];
+  select_best<kMergedLists>(found, list, few, counts, tid, simdgroup, lane);
+  sort_list(list, sorted, tid);
+  const ulong entry = sorted[tid];
   ids[row * kListEntries + tid] = entry == 0 ? kNoToken : token_of(entry);
   values[row * kListEntries + tid] = entry == 0 ? as_type<float>(kMinusInfinity) : logit_of(entry);
   if (simdgroup > 0) {
