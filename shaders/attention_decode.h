@@ -1,9 +1,10 @@
-// attention_decode.h: attention of decode rows. Keys go in groups of eight, group n of a chunk to simdgroup n modulo 8, and
-// the eight results are added in order. Which keys go where follows from the row's position alone, so its result does not
+// attention_decode.h: attention of decode rows. Keys go in groups of eight, group n of a chunk to simdgroup n modulo 8 (or
+// 16), and the results of simdgroups are added in order. Which keys go where follows from the row's position alone, so its result does not
 // depend on the rows beside it. A chunk is all of a 512-key window, or one 256-key block: its scores come first, then, relative
 // to the largest of them, the sum of its values.
 //
-// attention_decode: the whole context of a row in one threadgroup, for sliding windows.
+// attention_decode: the whole context of a row in one threadgroup, for sliding windows; of sixteen simdgroups where the device lets
+// them be that large (wide).
 // attention_split: parts of whole 256-key blocks, at most 64 of them, which attention_reduce adds in order.
 //
 // A decode row is a matter of latency: few threadgroups, each with little to do. So loads are issued before what they are
@@ -12,9 +13,9 @@
 #define MARKBASE_ATTENTION_DECODE_H
 #include "attention_head.h"
 
-constant constexpr uint kSimdgroups = 8;
 constant constexpr uint kGroupKeys = 8;
-constant constexpr uint kStride = kSimdgroups * kGroupKeys;  // keys from one group of a simdgroup to its next
+// SG: simdgroups of a threadgroup, eight or sixteen. Keys from one group of a simdgroup to its next:
+#define STRIDE(SG) (SG * kGroupKeys)
 
 // Dimensions that a lane loads at once, W below: 16 codes, or 8 where heads are so small that 32 lanes would load more keys
 // than a group has.
@@ -29,11 +30,11 @@ constant constexpr uint kStride = kSimdgroups * kGroupKeys;  // keys from one gr
 #define SLICE_KEYS(D, W) (32 / SLICE_LANES(D, W))
 #define SLICE_LOADS(D, W) (kGroupKeys / SLICE_KEYS(D, W))
 #define VALUE_LOADS(W) (64 / W)
-// A window of 512 keys touches 65 groups at most, one of its simdgroups nine.
-#define CHUNK_GROUPS(SPLIT) (SPLIT ? 4 : 9)
-#define CHUNK(SPLIT) (CHUNK_GROUPS(SPLIT) * kStride)
+// A window of 512 keys touches 65 groups at most, one of eight simdgroups nine.
+#define CHUNK_GROUPS(SPLIT, SG) (SPLIT ? 32 / SG : 64 / SG + 1)
+#define CHUNK(SPLIT, SG) (CHUNK_GROUPS(SPLIT, SG) * STRIDE(SG))
 // Keys of a simdgroup's share that one lane weighs.
-#define LANE_KEYS(SPLIT) ((CHUNK_GROUPS(SPLIT) + 3) / 4)
+#define LANE_KEYS(SPLIT, SG) ((CHUNK_GROUPS(SPLIT, SG) + 3) / 4)
 // Groups that VALUE_LOADS loads of values take.
 #define VALUE_GROUPS(D, W) (VALUE_LOADS(W) / SLICE_LOADS(D, W))
 
@@ -47,7 +48,7 @@ static inline void load_shared(threadgroup const float4* from, thread float* to)
   }
 }
 
-// The keys of a chunk that one simdgroup takes: groups of eight that begin kStride apart.
+// The keys of a chunk that one simdgroup takes: groups of eight that begin STRIDE(SG) apart.
 struct Share {
   uint ids;         // lane i has the id of page first_page + i
   uint first_page;
@@ -64,17 +65,17 @@ static inline bool is_visible(thread const Share& share, uint key) {
 
 // Where key `key` of group g is. Groups begin at multiples of eight, so a page holds all eight. Slots that the row does not
 // see may hold anything; in their place others are read.
-template <typename T, int D>
+template <typename T, int D, uint SG>
 static inline ulong key_at(constant AttentionParams& p, thread const Share& share, uint g, uint kv_head, uint key) {
-  const uint first = share.first + g * kStride;
+  const uint first = share.first + g * STRIDE(SG);
   const uint low = max(first, share.begin) - first;
-  const uint high = min(share.count - g * kStride, kGroupKeys) - 1;
+  const uint high = min(share.count - g * STRIDE(SG), kGroupKeys) - 1;
   const uint id = simd_shuffle(share.ids, ushort(first / kTokensPerPage - share.first_page));
   return page_offset<T, D>(p, id, p.plane, kv_head) + (first % kTokensPerPage + clamp(key, low, high)) * D;
 }
 
 // KEY_LOADS loads: part u % KEY_PARTS of the keys of group u / KEY_PARTS.
-template <typename T, int D, uint W>
+template <typename T, int D, uint W, uint SG>
 static inline void load_keys(
     device const T* pages, constant AttentionParams& p, thread const Share& share, uint u, uint kv_head, uint lane,
     thread Run<T, W>* raw)
@@ -83,12 +84,12 @@ static inline void load_keys(
   #pragma clang loop unroll(full)
   for (uint j = 0; j < KEY_LOADS(D, W); j++) {
     const uint key = j * LOAD_KEYS(D, W) + lane / KEY_LANES(D, W);
-    load_raw(from + key_at<T, D>(p, share, u / KEY_PARTS(D, W), kv_head, key), raw[j]);
+    load_raw(from + key_at<T, D, SG>(p, share, u / KEY_PARTS(D, W), kv_head, key), raw[j]);
   }
 }
 
 // VALUE_LOADS loads: this slice of the values of VALUE_GROUPS groups from g on. Past the last group its values are read again.
-template <typename T, int D, uint W>
+template <typename T, int D, uint W, uint SG>
 static inline void load_values(
     device const T* pages, constant AttentionParams& p, thread const Share& share, uint g, uint kv_head, uint slice,
     uint lane, thread Run<T, W>* raw)
@@ -99,24 +100,25 @@ static inline void load_values(
   for (uint j = 0; j < VALUE_LOADS(W); j++) {
     const uint key = j % SLICE_LOADS(D, W) * SLICE_KEYS(D, W) + lane / SLICE_LANES(D, W);
     load_raw(
-        from + key_at<T, D>(p, share, min(g + j / SLICE_LOADS(D, W), share.groups - 1), kv_head, key), raw[j]);
+        from + key_at<T, D, SG>(p, share, min(g + j / SLICE_LOADS(D, W), share.groups - 1), kv_head, key), raw[j]);
   }
 }
 
 // Key n of those of a share that a lane weighs.
+template <uint SG>
 static inline uint lane_key(uint lane, uint n) {
-  return (lane / kGroupKeys + 4 * n) * kStride + lane % kGroupKeys;
+  return (lane / kGroupKeys + 4 * n) * STRIDE(SG) + lane % kGroupKeys;
 }
 
 // Scales of the keys and values that this lane weighs; 0 where the row does not see them.
-template <typename T, int D, bool SPLIT>
+template <typename T, int D, bool SPLIT, uint SG>
 static inline void load_scales(
     device const T* pages, constant AttentionParams& p, thread const Share& share, uint kv_head, uint lane,
     thread float* key_scales, thread float* value_scales)
 {
   #pragma clang loop unroll(full)
-  for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
-    const uint key = lane_key(lane, n);
+  for (uint n = 0; n < LANE_KEYS(SPLIT, SG); n++) {
+    const uint key = lane_key<SG>(lane, n);
     const uint page = (share.first + key) / kTokensPerPage - share.first_page;
     const uint id = simd_shuffle(share.ids, ushort(min(page, 31u)));
     key_scales[n] = 0.0f;
@@ -163,33 +165,43 @@ static inline float fold_all(thread float* x, uint lane) {
   return x[0];
 }
 
+template <int D, int HEADS, bool SPLIT, uint SG>
+struct DecodeMemory {
+  float4 q[HEADS * D / 4];
+  float4 parts[SG * VALUE_SLICE(D) / 4];
+  float4 part_largest[HEADS * SG / 4];
+  float own_k[D];
+  float own_v[D];
+  float own_score[HEADS];
+  float scores[HEADS * CHUNK(SPLIT, SG)];  // then weights
+  float part_sum[HEADS * SG];
+};
+
+#define DECODE_OPERANDS(T) \
+    device const float* qkv [[buffer(0)]], device const uchar* q_norm [[buffer(1)]], device const uchar* k_norm [[buffer(2)]], \
+    device T* pages [[buffer(3)]], device const uint* input [[buffer(4)]], device float* out [[buffer(5)]], \
+    device float* stats [[buffer(6)]], constant AttentionParams& p [[buffer(7)]], \
+    uint3 group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
+    uint simdgroup_index [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]
+
 // HEADS query heads of one KV head for one row. Grid: (head groups · slices of a value), rows, parts (SPLIT) or 1.
 // qkv: f32 [rows, stride]; pages: T [pages, planes, kv_heads, HEAD_ELEMENTS]
 // SPLIT: out f32 [rows, heads, splits, D] and stats f32 [rows, heads, splits, 2] = largest score, sum of weights.
 // Otherwise out is y, f32 [rows, heads, D].
-template <typename T, int D, int HEADS, bool SPLIT>
-[[kernel]] [[max_total_threads_per_threadgroup(256)]] void attention_decode(
-    device const float* qkv [[buffer(0)]],
-    device const uchar* q_norm [[buffer(1)]],
-    device const uchar* k_norm [[buffer(2)]],
-    device T* pages [[buffer(3)]],
-    device const uint* input [[buffer(4)]],
-    device float* out [[buffer(5)]],
-    device float* stats [[buffer(6)]],
-    constant AttentionParams& p [[buffer(7)]],
-    uint3 group [[threadgroup_position_in_grid]],
-    uint tid [[thread_index_in_threadgroup]],
-    uint simdgroup_index [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]])
+template <typename T, int D, int HEADS, bool SPLIT, uint SG>
+static inline void decode_row(
+    device const float* qkv, device const uchar* q_norm, device const uchar* k_norm, device T* pages, device const uint* input,
+    device float* out, device float* stats, constant AttentionParams& p, threadgroup DecodeMemory<D, HEADS, SPLIT, SG>& memory,
+    uint3 group, uint tid, uint simdgroup_index, uint lane)
 {
-  threadgroup float4 q[HEADS * D / 4];
-  threadgroup float own_k[D];
-  threadgroup float own_v[D];
-  threadgroup float own_score[HEADS];
-  threadgroup float scores[HEADS * CHUNK(SPLIT)];  // then weights
-  threadgroup float4 parts[kSimdgroups * VALUE_SLICE(D) / 4];
-  threadgroup float4 part_largest[HEADS * kSimdgroups / 4];
-  threadgroup float part_sum[HEADS * kSimdgroups];
+  threadgroup float4* q = memory.q;
+  threadgroup float* own_k = memory.own_k;
+  threadgroup float* own_v = memory.own_v;
+  threadgroup float* own_score = memory.own_score;
+  threadgroup float* scores = memory.scores;
+  threadgroup float4* parts = memory.parts;
+  threadgroup float4* part_largest = memory.part_largest;
+  threadgroup float* part_sum = memory.part_sum;
 
   constexpr uint W = LANE_DIMS(T, D);
   const uint simdgroup = simd_broadcast_first(simdgroup_index);  // compilers see that branches on it are uniform
@@ -202,7 +214,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
   const bool has_own_key = (p.flags & kOwnKey) != 0;
 
   // The last simdgroups, which have the fewest keys, ready a vector of the row each: query heads, its own k, its own v.
-  const uint task = kSimdgroups - 1 - simdgroup;
+  const uint task = SG - 1 - simdgroup;
   float low[PAIRS(D)];
   float high[PAIRS(D)];
   float weight_low[PAIRS(D)];
@@ -256,15 +268,15 @@ template <typename T, int D, int HEADS, bool SPLIT>
   }
 
   const uint start = begin / kGroupKeys * kGroupKeys;
-  for (uint base = start; base == start || base < end; base += CHUNK(SPLIT)) {
-    const uint keys = begin < end ? min(end, base + CHUNK(SPLIT)) - base : 0;
+  for (uint base = start; base == start || base < end; base += CHUNK(SPLIT, SG)) {
+    const uint keys = begin < end ? min(end, base + CHUNK(SPLIT, SG)) - base : 0;
     const uint offset = simdgroup * kGroupKeys;
     Share share;
     share.first_page = base / kTokensPerPage;
     share.first = base + offset;
     share.begin = begin;
     share.count = keys - min(keys, offset);
-    share.groups = (share.count + kStride - 1) / kStride;
+    share.groups = (share.count + STRIDE(SG) - 1) / STRIDE(SG);
     share.ids = 0;
     if ((share.first_page + lane) * kTokensPerPage < base + keys) {
       share.ids = row_page(input, p, sequence, share.first_page + lane);
@@ -272,14 +284,14 @@ template <typename T, int D, int HEADS, bool SPLIT>
 
     Run<T, W> raw[8];
     Run<T, W> next[8];
-    float key_scales[LANE_KEYS(SPLIT)];
-    float value_scales[LANE_KEYS(SPLIT)];
+    float key_scales[LANE_KEYS(SPLIT, SG)];
+    float value_scales[LANE_KEYS(SPLIT, SG)];
     const uint units = share.groups * KEY_PARTS(D, W);
     if (units > 0) {
-      load_keys<T, D, W>(pages, p, share, 0, kv_head, lane, next);
+      load_keys<T, D, W, SG>(pages, p, share, 0, kv_head, lane, next);
     }
     if (IS_CODES(T)) {
-      load_scales<T, D, SPLIT>(pages, p, share, kv_head, lane, key_scales, value_scales);
+      load_scales<T, D, SPLIT, SG>(pages, p, share, kv_head, lane, key_scales, value_scales);
     }
 
     if (base == start) {
@@ -321,7 +333,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
         raw[j] = next[j];
       }
       if (u + 1 < units) {
-        load_keys<T, D, W>(pages, p, share, u + 1, kv_head, lane, next);
+        load_keys<T, D, W, SG>(pages, p, share, u + 1, kv_head, lane, next);
       }
       if (part == 0) {
         #pragma clang loop unroll(full)
@@ -354,7 +366,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
         const uint h = value / loads;
         const uint key = value % loads * LOAD_KEYS(D, W) + lane / KEY_LANES(D, W);
         if (lane % (4 / HEADS) == 0) {
-          scores[h * CHUNK(SPLIT) + offset + u / KEY_PARTS(D, W) * kStride + key] = score;
+          scores[h * CHUNK(SPLIT, SG) + offset + u / KEY_PARTS(D, W) * STRIDE(SG) + key] = score;
         }
       }
     }
@@ -369,37 +381,39 @@ template <typename T, int D, int HEADS, bool SPLIT>
       }
     }
     if (share.groups > 0) {
-      load_values<T, D, W>(pages, p, share, 0, kv_head, slice, lane, next);
+      load_values<T, D, W, SG>(pages, p, share, 0, kv_head, slice, lane, next);
     }
 
     // Lane i has keys i, i + 32 … of this simdgroup's, of each head.
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    float weight[HEADS * LANE_KEYS(SPLIT)];
+    float weight[HEADS * LANE_KEYS(SPLIT, SG)];
     #pragma clang loop unroll(full)
     for (uint h = 0; h < HEADS; h++) {
       float best = kNoScore;
       #pragma clang loop unroll(full)
-      for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
-        const uint key = lane_key(lane, n);
-        float score = is_visible(share, key) ? scores[h * CHUNK(SPLIT) + offset + key] : kNoScore;
+      for (uint n = 0; n < LANE_KEYS(SPLIT, SG); n++) {
+        const uint key = lane_key<SG>(lane, n);
+        float score = is_visible(share, key) ? scores[h * CHUNK(SPLIT, SG) + offset + key] : kNoScore;
         if (IS_CODES(T)) {
           score = is_visible(share, key) ? score * key_scales[n] : kNoScore;
         }
-        weight[h * LANE_KEYS(SPLIT) + n] = score;
+        weight[h * LANE_KEYS(SPLIT, SG) + n] = score;
         best = max(best, score);
       }
       best = simd_max(best);
       if (lane == 0) {
-        ((threadgroup float*)part_largest)[h * kSimdgroups + simdgroup] = best;
+        ((threadgroup float*)part_largest)[h * SG + simdgroup] = best;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     #pragma clang loop unroll(full)
     for (uint h = 0; h < HEADS; h++) {
-      const float4 a = part_largest[2 * h];
-      const float4 b = part_largest[2 * h + 1];
       const float before = largest[h];
-      largest[h] = max(before, max(max(max(a.x, a.y), max(a.z, a.w)), max(max(b.x, b.y), max(b.z, b.w))));
+      #pragma clang loop unroll(full)
+      for (uint s = 0; s < SG / 4; s++) {
+        const float4 four = part_largest[h * (SG / 4) + s];
+        largest[h] = max(largest[h], max(max(four.x, four.y), max(four.z, four.w)));
+      }
       if (own) {
         largest[h] = max(largest[h], own_score[h]);
       }
@@ -412,13 +426,13 @@ template <typename T, int D, int HEADS, bool SPLIT>
         }
       }
       #pragma clang loop unroll(full)
-      for (uint n = 0; n < LANE_KEYS(SPLIT); n++) {
-        const uint key = lane_key(lane, n);
+      for (uint n = 0; n < LANE_KEYS(SPLIT, SG); n++) {
+        const uint key = lane_key<SG>(lane, n);
         const float w =
-            is_visible(share, key) ? weight_of(weight[h * LANE_KEYS(SPLIT) + n], largest[h], p.score_scale) : 0.0f;
+            is_visible(share, key) ? weight_of(weight[h * LANE_KEYS(SPLIT, SG) + n], largest[h], p.score_scale) : 0.0f;
         sum[h] += w;
-        if (key + offset < CHUNK(SPLIT)) {
-          scores[h * CHUNK(SPLIT) + offset + key] = IS_CODES(T) ? w * value_scales[n] : w;
+        if (key + offset < CHUNK(SPLIT, SG)) {
+          scores[h * CHUNK(SPLIT, SG) + offset + key] = IS_CODES(T) ? w * value_scales[n] : w;
         }
       }
     }
@@ -431,17 +445,17 @@ template <typename T, int D, int HEADS, bool SPLIT>
         raw[j] = next[j];
       }
       if (g + VALUE_GROUPS(D, W) < share.groups) {
-        load_values<T, D, W>(pages, p, share, g + VALUE_GROUPS(D, W), kv_head, slice, lane, next);
+        load_values<T, D, W, SG>(pages, p, share, g + VALUE_GROUPS(D, W), kv_head, slice, lane, next);
       }
       #pragma clang loop unroll(full)
       for (uint j = 0; j < VALUE_LOADS(W); j++) {
         const uint of_group = g + j / SLICE_LOADS(D, W);
         const uint key =
-            offset + of_group * kStride + j % SLICE_LOADS(D, W) * SLICE_KEYS(D, W) + lane / SLICE_LANES(D, W);
+            offset + of_group * STRIDE(SG) + j % SLICE_LOADS(D, W) * SLICE_KEYS(D, W) + lane / SLICE_LANES(D, W);
         float w[HEADS];
         #pragma clang loop unroll(full)
         for (uint h = 0; h < HEADS; h++) {
-          w[h] = of_group < share.groups ? scores[h * CHUNK(SPLIT) + key] : 0.0f;
+          w[h] = of_group < share.groups ? scores[h * CHUNK(SPLIT, SG) + key] : 0.0f;
         }
         #pragma clang loop unroll(full)
         for (uint eight = 0; eight < W / 8; eight++) {
@@ -458,7 +472,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
         }
       }
     }
-    if (base + CHUNK(SPLIT) < end) {
+    if (base + CHUNK(SPLIT, SG) < end) {
       threadgroup_barrier(mem_flags::mem_threadgroup);  // part_largest is written again
     }
   }
@@ -467,7 +481,7 @@ template <typename T, int D, int HEADS, bool SPLIT>
   for (uint h = 0; h < HEADS; h++) {
     const float lanes_sum = simd_sum(sum[h]);
     if (lane == 0) {
-      part_sum[h * kSimdgroups + simdgroup] = lanes_sum;
+      part_sum[h * SG + simdgroup] = lanes_sum;
     }
   }
   #pragma clang loop unroll(full)
@@ -495,8 +509,8 @@ template <typename T, int D, int HEADS, bool SPLIT>
       float total = own_weight;
       float value = own ? own_weight * own_v[slice * VALUE_SLICE(D) + tid] : 0.0f;
       #pragma clang loop unroll(full)
-      for (uint s = 0; s < kSimdgroups; s++) {
-        total += part_sum[h * kSimdgroups + s];
+      for (uint s = 0; s < SG; s++) {
+        total += part_sum[h * SG + s];
         value += ((threadgroup const float*)parts)[s * VALUE_SLICE(D) + tid];
       }
       const uint at = i * p.heads + head + h;
@@ -516,10 +530,26 @@ template <typename T, int D, int HEADS, bool SPLIT>
   }
 }
 
+template <typename T, int D, int HEADS, bool SPLIT>
+[[kernel]] [[max_total_threads_per_threadgroup(256)]] void attention_decode(DECODE_OPERANDS(T)) {
+  threadgroup DecodeMemory<D, HEADS, SPLIT, 8> memory;
+  decode_row<T, D, HEADS, SPLIT, 8>(
+      qkv, q_norm, k_norm, pages, input, out, stats, p, memory, group, tid, simdgroup_index, lane);
+}
+
+template <typename T, int D>
+[[kernel]] [[max_total_threads_per_threadgroup(512)]] void attention_decode_wide(DECODE_OPERANDS(T)) {
+  threadgroup DecodeMemory<D, 1, false, 16> memory;
+  decode_row<T, D, 1, false, 16>(
+      qkv, q_norm, k_norm, pages, input, out, stats, p, memory, group, tid, simdgroup_index, lane);
+}
+
 // The kernels of one head size, for pages of format F and type T.
 #define ATTENTION_DECODE(F, T, D) \
   template [[host_name(TEXT(attention_decode_##F##_d##D))]] [[kernel]] \
-  decltype(attention_decode<T, D, 1, false>) attention_decode<T, D, 1, false>;
+  decltype(attention_decode<T, D, 1, false>) attention_decode<T, D, 1, false>; \
+  template [[host_name(TEXT(attention_decode_##F##_d##D##_wide))]] [[kernel]] \
+  decltype(attention_decode_wide<T, D>) attention_decode_wide<T, D>;
 #define ATTENTION_SPLIT(F, T, D, H) \
   template [[host_name(TEXT(attention_split_##F##_d##D##_h##H))]] [[kernel]] \
   decltype(attention_decode<T, D, H, true>) attention_decode<T, D, H, true>;
