@@ -69,7 +69,6 @@ struct MatvecTileParams {
   uint32_t each_sets, more_sets; // sets of a threadgroup; this many threadgroups have one more
   float span_share;              // 1 / spans, and 1 / the spans of a threadgroup with each_sets or one more
   float each_share, more_share;
-  uint32_t plain;                // u is x, and not ready-made
   uint32_t staged;               // ready-made u is copied to threadgroup memory
   uint32_t rows;                 // activation rows
 };

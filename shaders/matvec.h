@@ -8,6 +8,7 @@
 #ifndef MARKBASE_MATVEC_H
 #define MARKBASE_MATVEC_H
 #include "epilogue.h"
+#include "row_products_params.h"
 #include "stream.h"
 #include "weights.h"
 
@@ -29,10 +30,13 @@ struct MatvecChunks {
   uint bias[NR];
 };
 
-// Chunk `chunk` of each row; beyond the end the last one, which is then multiplied by the zeros that pad u.
-template <uint32_t W, uint32_t S, uint NR>
+static inline uint row_columns(constant MatvecParams& p) { return p.stream.k; }
+static inline uint row_columns(constant RowParams& p) { return p.k; }
+
+// Chunk `chunk` of each row; beyond the end the last one, which is then multiplied by the zeros that pad u. P: one of these.
+template <uint32_t W, uint32_t S, uint NR, typename P>
 static inline void load_chunks(
-    thread const MatvecRows& rows, constant MatvecParams& p, uint chunk, thread MatvecChunks<NR, chunk_words(W)>& to)
+    thread const MatvecRows& rows, constant P& p, uint chunk, thread MatvecChunks<NR, chunk_words(W)>& to)
 {
   constexpr uint n = chunk_words(W);
   const uint at = min(chunk, p.chunks - 1);
@@ -48,7 +52,7 @@ static inline void load_chunks(
     } else if (p.whole != 0) {
       load_words<W>(data, at, to.words + i * n);
     } else {
-      load_words_ragged<W>(data, at, p.stream.k, to.words + i * n);
+      load_words_ragged<W>(data, at, row_columns(p), to.words + i * n);
     }
   }
 }
@@ -274,10 +278,17 @@ static inline void stage_quad(float4 u, float4 factor, threadgroup float4* to, t
   }
 }
 
+// How u comes to be. Each way has kernels of its own: what a kernel does not run costs it registers and reads of code all the same.
+enum RowPrologue : uint {
+  kPlainRow,  // it is x (stream_plain)
+  kHeldRow,   // by registers (stream_held)
+  kLongRow,   // of any row: by threadgroup memory where it fits, else from device memory at each step
+};
+
 // One activation row, prologue included: x, residual, h_out [k]; norms [k]; u is staged in threadgroup memory, in one phase
 // where it fits: phase_blocks · 16 chunks, then as many chunk sums. A lane has the chunks of D blocks on their way at any time,
 // the first of them while u is made.
-template <uint32_t W, uint32_t S, uint NR, uint D>
+template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
 [[kernel, max_total_threads_per_threadgroup(256)]] void matvec_one(
     STREAM_OPERANDS,
     MATRIX_OPERANDS(MatvecParams),
@@ -299,7 +310,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
   const uint slice = simdgroup & (p.slices - 1);
   threadgroup float* sums = (threadgroup float*)(staged + p.phase_blocks * staged_quads);
   const uint none[1] = {0};
-  const bool held_row = stream_held(p.stream);
+  const bool kept_row = P == kLongRow && p.phase_blocks == p.blocks && stream_kept(p.stream);
   const bool stores_h = p.stream.stores_h != 0 && tg == 0;
 
   uint group = (tg * kStreamSimdgroups + simdgroup) >> p.slice_shift;
@@ -312,7 +323,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
   }
   wait_for_earlier_dispatches();
   HeldQuads held;
-  if (held_row) {
+  if (P == kHeldRow) {
     hold_quads(x, residual, post_norm, scalar, pre_norm, p.stream, tid, held);
   }
   // Blocks divide kStreamThreads, so a thread's quads lie kStreamThreads apart in chunked order too.
@@ -320,7 +331,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
   const uint sum_slot = tid / (columns / 4);
   const float4 factor = code_factors(factor_bits(W), tid % (columns / 4));
   StreamFactors factors;
-  if (held_row) {
+  if (P == kHeldRow) {
     held_u(h_out, p.stream, stores_h, partial, tid, simdgroup, lane, held);
     #pragma clang loop unroll(full)
     for (uint j = 0; j < kHeldQuads; j++) {
@@ -329,7 +340,31 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-  } else {
+  } else if (kept_row) {
+    threadgroup float4* to = staged + first_staged;
+    const float pre = keep_h(
+        x, residual, post_norm, scalar, h_out, p.stream, stores_h, partial, tid, simdgroup, lane, to, turn_quads);
+    for (uint j = 0; tid + j * kStreamThreads < p.blocks * block_quads; j += kKeptQuads) {
+      uint2 norm[kKeptQuads];
+      #pragma clang loop unroll(full)
+      for (uint n = 0; n < kKeptQuads; n++) {
+        const uint i = min(tid + (j + n) * kStreamThreads, p.stream.k / 4 - 1);
+        norm[n] = p.stream.has_pre != 0 ? ((device const uint2*)pre_norm)[i] : uint2(0u, 0u);
+      }
+      #pragma clang loop unroll(full)
+      for (uint n = 0; n < kKeptQuads; n++) {
+        const uint i = tid + (j + n) * kStreamThreads;
+        if (i < p.blocks * block_quads) {
+          float4 u = 4 * i < p.stream.k ? to[(j + n) * turn_quads] : float4(0.0f);
+          if (p.stream.has_pre != 0) {
+            u = u * pre * stored4(norm[n], p.stream.pre_format);
+          }
+          stage_quad<W>(u, factor, to + (j + n) * turn_quads, sums + sum_slot + (j + n) * turn_chunks, tid);
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  } else if (P == kLongRow) {
     factors = stream_factors(x, residual, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   }
 
@@ -350,18 +385,17 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
         phase_start = first;
         next_phase = first + p.phase_blocks;
       }
-      if (new_phase && !held_row && (it == 0 || p.phase_blocks < p.blocks)) {
+      if (P != kHeldRow && new_phase && !kept_row && (it == 0 || p.phase_blocks < p.blocks)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         const uint quads = (min(first + p.phase_blocks, p.blocks) - first) * block_quads;
         const uint first_quad = first * block_quads;
-        const bool plain = stream_plain(p.stream);
         for (uint start = tid; start < quads; start += kStagedQuads * kStreamThreads) {
           float4 u[kStagedQuads];
           #pragma clang loop unroll(full)
           for (uint j = 0; j < kStagedQuads; j++) {
             const uint i = first_quad + start + j * kStreamThreads;
             u[j] = float4(0.0f);
-            if (plain && 4 * i < p.stream.k) {
+            if (P == kPlainRow && 4 * i < p.stream.k) {
               u[j] = ((device const float4*)x)[i];
             }
           }
@@ -369,7 +403,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D>
           for (uint j = 0; j < kStagedQuads; j++) {
             const uint i = start + j * kStreamThreads;
             if (i < quads) {
-              if (!plain) {
+              if (P != kPlainRow) {
                 u[j] = stream_u(
                     x, residual, post_norm, h_out, pre_norm, p.stream, factors, stores_h && it == 0, first_quad + i);
               }
@@ -474,10 +508,15 @@ template <uint32_t W, uint32_t S, uint R, uint NR, uint D>
   }
 }
 
+#define INSTANTIATE_MATVEC_ONE(name, prologue, W, S, P) \
+  INSTANTIATE(matvec_##name##_##prologue##_n2, matvec_one<W, S, 2, 2, P>) \
+  INSTANTIATE(matvec_##name##_##prologue##_n3, matvec_one<W, S, 3, 2, P>) \
+  INSTANTIATE(matvec_##name##_##prologue##_n5, matvec_one<W, S, 5, 1, P>)
+
 #define INSTANTIATE_MATVEC(name, W, S) \
-  INSTANTIATE(matvec_##name##_r1_n2, matvec_one<W, S, 2, 2>) \
-  INSTANTIATE(matvec_##name##_r1_n3, matvec_one<W, S, 3, 2>) \
-  INSTANTIATE(matvec_##name##_r1_n5, matvec_one<W, S, 5, 1>) \
+  INSTANTIATE_MATVEC_ONE(name, plain, W, S, kPlainRow) \
+  INSTANTIATE_MATVEC_ONE(name, held, W, S, kHeldRow) \
+  INSTANTIATE_MATVEC_ONE(name, long, W, S, kLongRow) \
   INSTANTIATE(matvec_##name##_r2, matvec_many<W, S, 2, 4, 1>) \
   INSTANTIATE(matvec_##name##_r4, matvec_many<W, S, 4, 4, 1>) \
   INSTANTIATE(matvec_##name##_r8, matvec_many<W, S, 8, 4, 1>)

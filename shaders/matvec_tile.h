@@ -168,27 +168,29 @@ static inline void store_sums(const thread float* acc, uint columns, uint lane, 
   }
 }
 
-// Output `index` of a set's [columns, NT · 8] from its sum. All lanes of a simdgroup call this, with indices that follow one
-// another.
+// Outputs of a pair of a set's [columns, NT · 4 pairs], from its sums: two matrix rows that follow one another, or one of gate and
+// the same of up.
 template <uint NT>
-static inline void store_product(
-    float sum, uint index, bool mine, uint set, constant MatvecTileParams& p, uint first_row,
-    device const uchar* bias0, device const uchar* bias1, device const uchar* bias2,
-    device const float* other, device float* y)
+static inline void store_products(
+    float2 sums, uint pair, uint set, constant MatvecTileParams& p, uint first_row, device const uchar* bias0,
+    device const uchar* bias1, device const uchar* bias2, device const float* other, device float* y)
 {
   const bool geglu = p.epilogue.kind == kEpilogueGeglu;
-  const uint first = set_matrix(set, p);
-  const uint base = (set - of_matrix(first, 0, p.sets0, p.sets01)) * ((geglu ? 4 : 8) * NT);
-  const uint i = index % (8 * NT);
-  const uint side = i % 8 / 4;
-  const uint matrix = geglu ? side : first;
-  const uint n = base + (geglu ? i / 8 * 4 + i % 4 : i);
+  const uint matrix = set_matrix(set, p);
+  const uint each = geglu ? 1 : 2;  // matrix rows of a pair
+  const uint n = ((set - of_matrix(matrix, 0, p.sets0, p.sets01)) * (4 * NT) + pair % (4 * NT)) * each;
   const uint size = of_matrix(matrix, p.n0, p.n1, p.n2);
-  const OutputPlace place = output_place(p.epilogue, bias0, bias1, bias2, matrix, min(n, size - 1));
-  const float v = sum + place.bias;
-  const float up = simd_shuffle_xor(v, ushort(4));
-  if (mine && n < size && !(geglu && side == 1)) {
-    store_output(v, up, p.epilogue, other, y, first_row + index / (8 * NT), n, place.column);
+  if (n >= size) {
+    return;
+  }
+  const uint row = first_row + pair / (4 * NT);
+  const uint next = min(n + 1, size - 1);
+  const OutputPlace place = output_place(p.epilogue, bias0, bias1, bias2, matrix, n);
+  const OutputPlace beside = output_place(p.epilogue, bias0, bias1, bias2, geglu ? 1 : matrix, geglu ? n : next);
+  const float second = sums.y + beside.bias;
+  store_output(sums.x + place.bias, second, p.epilogue, other, y, row, n, place.column);
+  if (!geglu && n + 1 < size) {
+    store_output(second, 0.0f, p.epilogue, other, y, row, n + 1, beside.column);
   }
 }
 
@@ -227,7 +229,8 @@ static inline void add_parts(
   const TileShare share = tile_share(tg, p);
   const uint all = share.sets * p.spans;
   const float all_share = tg < p.more_sets ? p.more_share : p.each_share;
-  const uint parts = (columns * 8 * NT + 31) / 32;
+  const uint pairs = columns * 4 * NT;  // of a set
+  const uint parts = (pairs + 31) / 32;
   uint set = 0;
   for (uint part = simdgroup; part < share.sets * parts; part += kTileSimdgroups) {
     while (part >= (set + 1) * parts) {
@@ -237,35 +240,38 @@ static inline void add_parts(
     const uint begin = set * p.spans;
     const uint front = divided(kTileSimdgroups * (begin + 1) - 1, all, all_share);
     const uint back = divided(kTileSimdgroups * (begin + p.spans) - 1, all, all_share);
-    if (front == back) {
+    const uint pair = (part - set * parts) * 32 + lane;
+    if (front == back || pair >= pairs) {
       continue;
     }
-    const uint at = (part - set * parts) * 32 + lane;
-    const uint index = min(at, columns * 8 * NT - 1);
     threadgroup const float* of_front =
         run_begin(front, share, p) >= begin ? sums + front * set_floats : last + front * last_floats;
-    float sum = of_front[index];
+    float2 sum = ((threadgroup const float2*)of_front)[pair];
     constexpr uint together = 5;
     for (uint i = front + 1; i <= back; i += together) {
-      float theirs[together];
+      float2 theirs[together];
       #pragma clang loop unroll(full)
       for (uint j = 0; j < together; j++) {
-        theirs[j] = sums[min(i + j, back) * set_floats + index];
+        theirs[j] = ((threadgroup const float2*)(sums + min(i + j, back) * set_floats))[pair];
       }
       #pragma clang loop unroll(full)
       for (uint j = 0; j < together; j++) {
-        sum += i + j <= back ? theirs[j] : 0.0f;
+        if (i + j <= back) {
+          sum += theirs[j];
+        }
       }
     }
-    store_product<NT>(
-        sum, index, at < columns * 8 * NT, share.set + set, p, first_row, bias0, bias1, bias2, other, y);
+    store_products<NT>(sum, pair, share.set + set, p, first_row, bias0, bias1, bias2, other, y);
   }
 }
 
-// All sets of the threadgroup by `columns` activation rows from first_row on. u and its factors, of R rows or of 8 and 8 more, are
-// in threadgroup memory where is_staged; where plain_quads is not 0, u is x, rows of so many quads. `sums` holds the sums of a
-// set for each simdgroup; so does a slot of the ring, or `last` where there is no ring.
-template <uint32_t W, uint32_t S, uint span, uint NT, uint C, uint R>
+// Where activation rows come from: u and its factors in threadgroup memory, there or in device memory as is_staged says, or x.
+enum TileSource : uint { kStagedRows, kReadyRows, kPlainRows };
+
+// All sets of the threadgroup by `columns` activation rows from first_row on. u is staged R rows together or 8 and 8 more; of plain
+// rows it is x, plain_quads a row. `sums` holds the sums of a set for each simdgroup; so does a slot of the ring, or `last` where
+// there is no ring.
+template <uint32_t W, uint32_t S, uint span, uint NT, uint C, uint R, uint A>
 static inline void multiply_sets(
     thread TileWalk<NT>& walk, threadgroup const uint4* staged, threadgroup const float2* staged_factors,
     device const uint4* u, device const float2* factors, bool is_staged, uint plain_quads, uint first_row, uint columns,
@@ -299,7 +305,7 @@ static inline void multiply_sets(
   const uint lane_quad = lane / 4 % R * 4 + lane % 4;
   device const float4* x = (device const float4*)u + (lane / 4 * plain_quads + lane % 4 * (span / 16));
   PlainU<span, C> columns_of_x;
-  if (C == 1 && plain_quads != 0 && walk.run.left != 0) {
+  if (A == kPlainRows && C == 1 && walk.run.left != 0) {
     load_plain_u(x, plain_quads, walk.run.at, has_row, columns_of_x);
   }
   bool from_beginning = walk.run.at == 0;
@@ -322,7 +328,7 @@ static inline void multiply_sets(
     // Unrolled it took an H200 longer.
     #pragma clang loop unroll(disable)
     for (uint d = 0; d < step; d++) {
-      if (plain_quads != 0) {
+      if (A == kPlainRows) {
         // The next span's columns are asked for now where registers allow.
         if (C != 1) {
           load_plain_u(x, plain_quads, run.at + d, has_row, columns_of_x);
@@ -331,7 +337,7 @@ static inline void multiply_sets(
         if (C == 1) {
           load_plain_u(x, plain_quads, d + 1 < step ? run.at + d + 1 : walk.run.at, has_row, columns_of_x);
         }
-      } else if (is_staged) {
+      } else if (A == kStagedRows || is_staged) {
         load_tile_u<span, C, R>(staged + lane_quad, staged_factors + lane / 4 % R, run.at + d, has_row, held);
       } else {
         load_tile_u<span, C, R>(u + lane_quad, factors + lane / 4 % R, run.at + d, has_row, held);
@@ -347,10 +353,9 @@ static inline void multiply_sets(
       simdgroup_barrier(mem_flags::mem_threadgroup);
       store_sums<NT, C>(acc, columns, lane, to);
       simdgroup_barrier(mem_flags::mem_threadgroup);
-      for (uint start = 0; whole && start < columns * 8 * NT; start += 32) {
-        const uint index = min(start + lane, columns * 8 * NT - 1);
-        store_product<NT>(
-            to[index], index, start + lane < columns * 8 * NT, run.set, p, first_row, bias0, bias1, bias2, other, y);
+      for (uint pair = lane; whole && pair < columns * 4 * NT; pair += 32) {
+        store_products<NT>(
+            ((threadgroup const float2*)to)[pair], pair, run.set, p, first_row, bias0, bias1, bias2, other, y);
       }
       #pragma clang loop unroll(full)
       for (uint i = 0; i < 2 * NT * C; i++) {
@@ -398,17 +403,17 @@ template <uint32_t W, uint32_t S, uint span, uint NT, uint R>
   threadgroup float2* factors = (threadgroup float2*)(staged + p.spans * (span / 4) * R);
   threadgroup float* sums = (threadgroup float*)(factors + p.spans * R);
   const uint row = tid / (kTileThreads / R);
-  stage_tile_row<R, R>(
+  stage_held_row<R, R>(
       x, residual, post_norm, scalar, h_out, pre_norm, p.stream, row, p.rows, R, bits_of(W), span,
       p.stream.stores_h != 0 && tg == 0, (threadgroup uint*)staged, factors, partial, tid, simdgroup, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  multiply_sets<W, S, span, NT, 1, R>(
+  multiply_sets<W, S, span, NT, 1, R, kStagedRows>(
       walk, staged, factors, (device const uint4*)x, (device const float2*)x, true, 0, 0, p.rows, p, rings, sums,
       sums + sum_floats(NT, R), scratch, tg, simdgroup, lane, TILE_MATRICES, bias0, bias1, bias2, other, y);
 }
 
-// Activation rows 8 · C at a time, whose u is x (`plain`) or what linear_prologue_tile has put into scratch. Grid: activation rows,
-// then sets, so that neighbours share matrix rows. Threadgroup memory as above where `staged`, else without u.
+// Activation rows 8 · C at a time, whose u linear_prologue_tile has put into scratch. Grid: activation rows, then sets, so that
+// neighbours share matrix rows. Threadgroup memory as above where `staged`, else without u.
 template <uint32_t W, uint32_t S, uint span, uint NT, uint C>
 [[kernel, max_total_threads_per_threadgroup(512)]] void matvec_tile_ready(
     device const uint4* all_u        [[buffer(0)]],
@@ -427,7 +432,7 @@ template <uint32_t W, uint32_t S, uint span, uint NT, uint C>
   wait_for_earlier_dispatches();
   const uint quads = p.spans * (span * 2);
   const uint pairs = p.spans * (8 * C);
-  device const uint4* u = all_u + ulong(tg.x) * (p.plain != 0 ? p.stream.k * (2 * C) : quads);
+  device const uint4* u = all_u + ulong(tg.x) * quads;
   device const float2* factors = all_factors + ulong(tg.x) * pairs;
   threadgroup uint4* staged = memory + ring_bytes(W, span, NT) / 16;
   threadgroup float2* staged_factors = (threadgroup float2*)(staged + (p.staged != 0 ? quads : 0));
@@ -453,8 +458,31 @@ template <uint32_t W, uint32_t S, uint span, uint NT, uint C>
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   const uint first_row = tg.x * (8 * C);
-  multiply_sets<W, S, span, NT, C, 8>(
-      walk, staged, staged_factors, u, factors, p.staged != 0, p.plain != 0 ? p.stream.k / 4 : 0, first_row,
+  multiply_sets<W, S, span, NT, C, 8, kReadyRows>(
+      walk, staged, staged_factors, u, factors, p.staged != 0, 0, first_row, min(p.rows - first_row, 8 * C), p, rings, sums,
+      sums + sum_floats(NT, 8 * C), scratch, tg.y, simdgroup, lane, TILE_MATRICES, bias0, bias1, bias2, other, y);
+}
+
+// The same of x as it is: each simdgroup makes halves of it. Threadgroup memory as above without u.
+template <uint32_t W, uint32_t S, uint span, uint NT, uint C>
+[[kernel, max_total_threads_per_threadgroup(512)]] void matvec_tile_plain(
+    device const float* x            [[buffer(0)]],
+    MATRIX_OPERANDS(MatvecTileParams),
+    threadgroup uint4* memory        [[threadgroup(0)]],
+    uint2 tg       [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane      [[thread_index_in_simdgroup]])
+{
+  TILE_SCRATCH;
+  threadgroup uchar* rings = (threadgroup uchar*)memory;
+  TileWalk<NT> walk;
+  begin_run<W, S, span, NT>(walk, tg.y, simdgroup, lane, p, rings, TILE_MATRICES);
+  wait_for_earlier_dispatches();
+  const uint first_row = tg.x * (8 * C);
+  device const uint4* rows = (device const uint4*)(x + ulong(first_row) * p.stream.k);
+  threadgroup float* sums = (threadgroup float*)(memory + ring_bytes(W, span, NT) / 16);
+  multiply_sets<W, S, span, NT, C, 8, kPlainRows>(
+      walk, memory, (threadgroup const float2*)memory, rows, (device const float2*)rows, false, p.stream.k / 4, first_row,
       min(p.rows - first_row, 8 * C), p, rings, sums, sums + sum_floats(NT, 8 * C), scratch, tg.y, simdgroup, lane,
       TILE_MATRICES, bias0, bias1, bias2, other, y);
 }
@@ -463,7 +491,9 @@ template <uint32_t W, uint32_t S, uint span, uint NT, uint C>
   INSTANTIATE(matvec_tile_##name##_s##span##_own1_n##NT, matvec_tile_own<W, S, span, NT, 1>) \
   INSTANTIATE(matvec_tile_##name##_s##span##_own4_n##NT, matvec_tile_own<W, S, span, NT, 4>) \
   INSTANTIATE(matvec_tile_##name##_s##span##_r8_n##NT, matvec_tile_ready<W, S, span, NT, 1>) \
-  INSTANTIATE(matvec_tile_##name##_s##span##_r16_n##NT, matvec_tile_ready<W, S, span, NT, 2>)
+  INSTANTIATE(matvec_tile_##name##_s##span##_r16_n##NT, matvec_tile_ready<W, S, span, NT, 2>) \
+  INSTANTIATE(matvec_tile_##name##_s##span##_plain8_n##NT, matvec_tile_plain<W, S, span, NT, 1>) \
+  INSTANTIATE(matvec_tile_##name##_s##span##_plain16_n##NT, matvec_tile_plain<W, S, span, NT, 2>)
 
 // Sets of 24 rows take more threadgroup memory than a GPU of Apple's has.
 #ifdef MSL_TARGET_PTX

@@ -255,6 +255,78 @@ static inline void held_u(
   }
 }
 
+// The same for longer rows, whose quads wait in threadgroup memory between the sums: quad tid + j · kStreamThreads at to[j · turn].
+constant constexpr uint kKeptQuads = 6;  // of each operand on their way at once
+
+static inline bool stream_kept(constant StreamParams& s) {
+  return s.k % 4 == 0 && (s.has_post == 0 || s.post_format != kF32) && (s.has_pre == 0 || s.pre_format != kF32);
+}
+
+// h of the row to where its quads wait, and out where asked; returns the factor of the norm behind it. All threads of the threadgroup
+// call this.
+static inline float keep_h(
+    device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
+    device float* h_out, constant StreamParams& s, bool stores_h, threadgroup float* partial, uint tid, uint simdgroup, uint lane,
+    threadgroup float4* to, uint turn)
+{
+  const uint quads = s.k / 4;
+  float post = 1.0f;
+  float sum = 0.0f;
+  for (uint j = 0; tid + j * kStreamThreads < quads; j += kKeptQuads) {
+    float4 v[kKeptQuads];
+    #pragma clang loop unroll(full)
+    for (uint n = 0; n < kKeptQuads; n++) {
+      v[n] = ((device const float4*)x)[min(tid + (j + n) * kStreamThreads, quads - 1)];
+    }
+    #pragma clang loop unroll(full)
+    for (uint n = 0; n < kKeptQuads; n++) {
+      if (tid + (j + n) * kStreamThreads < quads) {
+        to[(j + n) * turn] = v[n];
+        sum = sum_of_squares(v[n], sum);
+      }
+    }
+  }
+  if (s.has_post != 0) {
+    sum = threadgroup_sum(sum, partial, kStreamSimdgroups, simdgroup, lane);
+    post = precise::rsqrt(sum / float(s.k) + s.eps);
+  }
+  const float by = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
+  sum = 0.0f;
+  for (uint j = 0; tid + j * kStreamThreads < quads; j += kKeptQuads) {
+    float4 base[kKeptQuads];
+    uint2 norm[kKeptQuads];
+    #pragma clang loop unroll(full)
+    for (uint n = 0; n < kKeptQuads; n++) {
+      const uint i = min(tid + (j + n) * kStreamThreads, quads - 1);
+      base[n] = s.has_residual != 0 ? ((device const float4*)residual)[i] : float4(0.0f);
+      norm[n] = s.has_post != 0 ? ((device const uint2*)post_norm)[i] : uint2(0u, 0u);
+    }
+    #pragma clang loop unroll(full)
+    for (uint n = 0; n < kKeptQuads; n++) {
+      const uint i = tid + (j + n) * kStreamThreads;
+      if (i < quads) {
+        float4 h = to[(j + n) * turn];
+        if (s.has_post != 0) {
+          h = fma(h * post, stored4(norm[n], s.post_format), base[n]);
+        } else if (s.has_residual != 0) {
+          h = base[n] + h;
+        }
+        h = h * by;
+        to[(j + n) * turn] = h;
+        sum = sum_of_squares(h, sum);
+        if (stores_h) {
+          ((device float4*)h_out)[i] = h;
+        }
+      }
+    }
+  }
+  if (s.has_pre == 0) {
+    return 1.0f;
+  }
+  sum = threadgroup_sum(sum, partial + kStreamSimdgroups, kStreamSimdgroups, simdgroup, lane);
+  return precise::rsqrt(sum / float(s.k) + s.eps);
+}
+
 // Whether u is x as it is.
 static inline bool stream_plain(constant StreamParams& s) {
   return s.has_residual == 0 && s.has_post == 0 && s.has_scalar == 0 && s.has_pre == 0 && s.stores_h == 0 && s.k % 4 == 0;

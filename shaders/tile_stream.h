@@ -16,14 +16,10 @@
 constant constexpr uint kTileThreads = 512;
 constant constexpr uint kTileSimdgroups = kTileThreads / 32;
 // Quads of a row that a thread holds.
-static constexpr uint held_quads(uint V) { return V == 1 ? 2 : 5; }
+static constexpr uint held_quads(uint V) { return V == 1 ? 3 : 5; }
 
-// Whether the threads of a row hold all that they need of it while u is made.
-template <uint V>
-static inline bool tile_held(constant StreamParams& s) {
-  return s.k <= 4 * held_quads(V) * (kTileThreads / V) && (s.has_post == 0 || s.post_format != kF32) &&
-         (s.has_pre == 0 || s.pre_format != kF32);
-}
+// Columns of a row that they hold, where norms are of 16 bits.
+static constexpr uint held_columns(uint V) { return 4 * held_quads(V) * (kTileThreads / V); }
 
 // Sum over a row: values[v] is what thread v · kTileThreads / V + tid of kTileThreads would bring. `partial` holds kTileSimdgroups floats for
 // each of V rows, which nobody may use again before the next barrier.
@@ -115,8 +111,9 @@ static inline void stage_tile_quad(
 
 // u of row `row` of `rows`, staged as one of `slots`, by the threads that name the row; one beyond the last is made of the last and
 // goes nowhere. Stores h where asked. `partial` holds 2 · V · kTileSimdgroups floats. All threads of the threadgroup call this.
+// Of a row of up to held_columns(V) columns, in quads, and norms of 16 bits.
 template <uint V, uint R, typename Words, typename Factors>
-static inline void stage_tile_row(
+static inline void stage_held_row(
     device const float* all_x, device const float* all_residual, device const uchar* post_norm, device const uchar* scalar,
     device float* all_h, device const uchar* pre_norm, constant StreamParams& s, uint row, uint rows, uint slots, uint bits,
     uint span, bool stores_h, Words words, Factors factors, threadgroup float* partial, uint threadgroup_tid, uint simdgroup,
@@ -134,60 +131,6 @@ static inline void stage_tile_row(
   const uint slot = row % slots;
   const bool partner = slot >= 8 || (slots > 8 && row + 8 < rows);
   float sums[V];
-  if (!tile_held<V>(s)) {
-    StreamFactors f;
-    f.post = 1.0f;
-    f.pre = 1.0f;
-    f.scalar = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
-    if (s.has_post != 0) {
-      #pragma clang loop unroll(full)
-      for (uint v = 0; v < V; v++) {
-        sums[v] = 0.0f;
-        for (uint i = tid + v * threads; i < quads; i += kTileThreads) {
-          sums[v] = sum_of_squares(load_row4(x, i, s.k), sums[v]);
-        }
-      }
-      f.post = precise::rsqrt(tile_sum<V>(sums, partial, simdgroup, lane) / float(s.k) + s.eps);
-    }
-    if (s.has_pre != 0) {
-      #pragma clang loop unroll(full)
-      for (uint v = 0; v < V; v++) {
-        sums[v] = 0.0f;
-        #pragma clang loop unroll(disable)
-        for (uint i = tid + v * threads; i < quads; i += kTileThreads) {
-          sums[v] = sum_of_squares(stream_h(x, residual, post_norm, s, f.post, f.scalar, i), sums[v]);
-        }
-      }
-      f.pre = precise::rsqrt(
-          tile_sum<V>(sums, partial + V * kTileSimdgroups, simdgroup, lane) / float(s.k) + s.eps);
-    }
-    const bool plain = stream_plain(s);
-    #pragma clang loop unroll(disable)
-    for (uint start = tid - lane; !plain && start < quads; start += threads) {
-      const uint i = start + lane;
-      float4 u = float4(0.0f);
-      if (stores && i < quads) {
-        u = stream_u(x, residual, post_norm, h_out, pre_norm, s, f, stores_h, i);
-      }
-      stage_tile_quad<R>(u, i, slot, slots, partner, bits, span, stores && i < quads, words, factors);
-    }
-    for (uint start = tid - lane; plain && start < quads; start += n * threads) {
-      float4 u[n];
-      #pragma clang loop unroll(full)
-      for (uint j = 0; j < n; j++) {
-        const uint i = start + lane + j * threads;
-        u[j] = i < quads ? ((device const float4*)x)[i] : float4(0.0f);
-      }
-      #pragma clang loop unroll(full)
-      for (uint j = 0; j < n; j++) {
-        const uint i = start + lane + j * threads;
-        if (i - lane < quads) {
-          stage_tile_quad<R>(u[j], i, slot, slots, partner, bits, span, stores && i < quads, words, factors);
-        }
-      }
-    }
-    return;
-  }
 
   // All that a thread needs is read at once and held in registers.
   float4 held[n];
@@ -259,6 +202,79 @@ static inline void stage_tile_row(
     }
     if (i - lane < quads) {
       stage_tile_quad<R>(u, i, slot, slots, partner, bits, span, i < quads && stores, words, factors);
+    }
+  }
+}
+
+// Of any other.
+template <uint V, uint R, typename Words, typename Factors>
+static inline void stage_long_row(
+    device const float* all_x, device const float* all_residual, device const uchar* post_norm, device const uchar* scalar,
+    device float* all_h, device const uchar* pre_norm, constant StreamParams& s, uint row, uint rows, uint slots, uint bits,
+    uint span, bool stores_h, Words words, Factors factors, threadgroup float* partial, uint threadgroup_tid, uint simdgroup,
+    uint lane)
+{
+  constexpr uint n = held_quads(V);
+  constexpr uint threads = kTileThreads / V;
+  const uint tid = threadgroup_tid % threads;
+  const uint quads = s.k / 4;
+  const ulong at = ulong(min(row, rows - 1)) * s.k;
+  device const float* x = all_x + at;
+  device const float* residual = all_residual + at;
+  device float* h_out = all_h + at;
+  const bool stores = row < rows;
+  const uint slot = row % slots;
+  const bool partner = slot >= 8 || (slots > 8 && row + 8 < rows);
+  float sums[V];
+  StreamFactors f;
+  f.post = 1.0f;
+  f.pre = 1.0f;
+  f.scalar = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
+  if (s.has_post != 0) {
+    #pragma clang loop unroll(full)
+    for (uint v = 0; v < V; v++) {
+      sums[v] = 0.0f;
+      for (uint i = tid + v * threads; i < quads; i += kTileThreads) {
+        sums[v] = sum_of_squares(load_row4(x, i, s.k), sums[v]);
+      }
+    }
+    f.post = precise::rsqrt(tile_sum<V>(sums, partial, simdgroup, lane) / float(s.k) + s.eps);
+  }
+  if (s.has_pre != 0) {
+    #pragma clang loop unroll(full)
+    for (uint v = 0; v < V; v++) {
+      sums[v] = 0.0f;
+      #pragma clang loop unroll(disable)
+      for (uint i = tid + v * threads; i < quads; i += kTileThreads) {
+        sums[v] = sum_of_squares(stream_h(x, residual, post_norm, s, f.post, f.scalar, i), sums[v]);
+      }
+    }
+    f.pre = precise::rsqrt(
+        tile_sum<V>(sums, partial + V * kTileSimdgroups, simdgroup, lane) / float(s.k) + s.eps);
+  }
+  const bool plain = stream_plain(s);
+  #pragma clang loop unroll(disable)
+  for (uint start = tid - lane; !plain && start < quads; start += threads) {
+    const uint i = start + lane;
+    float4 u = float4(0.0f);
+    if (stores && i < quads) {
+      u = stream_u(x, residual, post_norm, h_out, pre_norm, s, f, stores_h, i);
+    }
+    stage_tile_quad<R>(u, i, slot, slots, partner, bits, span, stores && i < quads, words, factors);
+  }
+  for (uint start = tid - lane; plain && start < quads; start += n * threads) {
+    float4 u[n];
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < n; j++) {
+      const uint i = start + lane + j * threads;
+      u[j] = i < quads ? ((device const float4*)x)[i] : float4(0.0f);
+    }
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < n; j++) {
+      const uint i = start + lane + j * threads;
+      if (i - lane < quads) {
+        stage_tile_quad<R>(u[j], i, slot, slots, partner, bits, span, stores && i < quads, words, factors);
+      }
     }
   }
 }

@@ -1,6 +1,6 @@
 // tile_walk.h: how simdgroups share the rows of matrices whose products tile_mma makes (matvec_tile.h), and what of them is on its way.
 //
-// A set is NT · 8 matrix rows; with geglu each eight of them are 4 rows of gate and the same 4 of up. A threadgroup has sets that
+// A set is NT · 8 matrix rows; with geglu each eight of them are 4 rows of gate and the same 4 of up in turn. A threadgroup has sets that
 // follow one another. Their spans, one set's after the other's, are dealt out evenly: each simdgroup takes a run of them, and nobody
 // waits for another before all are done. Sums of a set that several have a part of are then added in order.
 #ifndef MARKBASE_TILE_WALK_H
@@ -30,9 +30,9 @@ template <uint NT>
 static inline void set_rows(uint set, uint lane_row, constant MatvecTileParams& p, thread SetRows<NT>& rows) {
   const bool geglu = p.epilogue.kind == kEpilogueGeglu;
   const uint first = set_matrix(set, p);
-  rows.matrix = geglu ? lane_row / 4 : first;
+  rows.matrix = geglu ? lane_row % 2 : first;
   const uint each = geglu ? 4 : 8;
-  const uint base = (set - of_matrix(first, 0, p.sets0, p.sets01)) * (each * NT) + lane_row % each;
+  const uint base = (set - of_matrix(first, 0, p.sets0, p.sets01)) * (each * NT) + (geglu ? lane_row / 2 : lane_row);
   const uint end = of_matrix(rows.matrix, p.n0, p.n1, p.n2) - 1;
   #pragma clang loop unroll(full)
   for (uint i = 0; i < NT; i++) {

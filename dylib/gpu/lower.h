@@ -121,6 +121,10 @@ std::string weight_family_name(const Tensor &weight);
 // The same for a plain vector or scalar; the code is the one that load_scalar() in shaders/common.h takes.
 uint32_t scalar_format(const Tensor &vector);
 
+// The kernel that makes u of prompt rows of k columns (shaders/linear_prologue.metal). `plain`: u is x; `in_quads`: k and the formats of
+// norms let four columns be read at once.
+const char *prompt_prologue(bool exact, uint32_t k, bool plain, bool in_quads);
+
 // One function for each op kind. lower_linear.cpp, lower_rows.cpp, lower_pointwise.cpp, lower_attention.cpp,
 // lower_candidates.cpp, lower_experts.cpp, lower_centroids.cpp, lower_towers.cpp.
 void lower_linear(Emitter &, const Op &);

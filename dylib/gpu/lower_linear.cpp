@@ -16,6 +16,11 @@ namespace {
 #include "../../shaders/tower_params.h"
 
 constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
+constexpr uint32_t kHeldColumns = 3072;     // of a row that a threadgroup of matvec_one holds in registers, as in stream.h
+constexpr uint32_t kShortPlainPrompt = 4096, kLongestPlainPrompt = 12288; // columns of linear_prologue_f16_plain4 and _plain12
+constexpr uint32_t kTileHeldColumns = 6144; // of a row, by a threadgroup of tiles; and of each of kTileOwnRows (tile_stream.h)
+constexpr uint32_t kTileOwnColumns = 2560;
+constexpr uint32_t kDriverBytes = 2048;     // of a core's threadgroup memory, the driver's for a threadgroup, rounded up
 constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
 constexpr uint32_t kStagedStride = 17;      // as in matvec.h
 constexpr uint32_t kLongRow = 1024;         // columns from which a core without work is felt
@@ -48,6 +53,11 @@ uint32_t staged_bytes(const WeightLayout &layout) {
   return layout.chunk / 4 * kStagedStride * 16 + (layout.affine ? kBlockChunks * 4 : 0);
 }
 
+// Of threadgroup memory for u and partial sums of the one-row kernel: its share of a core's, where one may have that much.
+uint32_t staging_bytes(const Limits &limits) {
+  return std::max(limits.threadgroup_bytes, limits.most_threadgroup_bytes / kResidentOfCore - kDriverBytes);
+}
+
 // How decode rows of one part are spread over simdgroups. Part of a row's order of addition, so a function of the op, its
 // matrices and the device alone.
 struct Split {
@@ -62,7 +72,7 @@ Split split_of(const Part &part, bool norms, const Limits &limits) {
   const uint32_t cores = limits.cores != 0 ? limits.cores : kDefaultCores;
   const WeightLayout layout = weight_layout(part.first());
   const uint32_t blocks = layout.blocks;
-  const uint32_t fitting = (limits.threadgroup_bytes - kPartialBytes) / staged_bytes(layout);
+  const uint32_t fitting = (staging_bytes(limits) - kPartialBytes) / staged_bytes(layout);
   uint64_t outputs = 0;
   for (size_t i = 0; i < part.weights.size(); i++) outputs += part.n(i);
   Split best{};
@@ -316,6 +326,17 @@ class Linear {
   uint32_t cores() const { return e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores; }
   Split split(const Part &part) const { return split_of(part, operand(kPostNorm) || operand(kPreNorm), e_.limits); }
 
+  // Which of RowPrologue (shaders/matvec.h) makes u of one row.
+  const char *row_prologue() const {
+    if (k_ % 4 == 0 && no_stream()) return "plain";
+    return in_registers(kHeldColumns) ? "held" : "long";
+  }
+  // Whether a threadgroup whose registers have room for so many columns makes u of a row there.
+  bool in_registers(uint32_t columns) const {
+    const auto in_16_bits = [&](uint32_t norm) { return !operand(norm) || scalar_format(*operand(norm)) != kF32; };
+    return k_ % 4 == 0 && k_ <= columns && in_16_bits(kPostNorm) && in_16_bits(kPreNorm);
+  }
+
   void emit_one(const Part &part, bool stores_h) {
     const Split split = this->split(part);
     MatvecParams p = matvec_params(part, split, split.rows_of_half);
@@ -325,7 +346,7 @@ class Linear {
     const uint32_t threadgroups = spread(p, kResidentOfCore * cores());
     const std::string format = weight_format_name(part.first());
     Launch launch("matvec_" + weight_family_name(part.first()),
-                  "matvec_" + format + "_r1_n" + std::to_string(split.rows_of_half));
+                  "matvec_" + format + "_" + row_prologue() + "_n" + std::to_string(split.rows_of_half));
     bind_stream(launch, 0, 1, stores_h);
     bind_part(launch, 6, part, 0, 1);
     launch.params(20, p)
@@ -387,6 +408,7 @@ class Linear {
   bool emit_own_tiles(const Part &part, bool stores_h) {
     if (rows_.decode > kTileOwnRows) return false;
     const uint32_t staged = rows_.decode == 1 ? 1 : kTileOwnRows;
+    if (!in_registers(staged == 1 ? kTileHeldColumns : kTileOwnColumns)) return false;
     const TileSplit split = tile_split_of(part, e_.limits);
     const uint32_t u = split.spans * (split.span * 4 + 8) * staged;
     const uint32_t bytes = static_cast<uint32_t>(round_up(u + tile_bytes(part, split, staged), 16));
@@ -402,8 +424,8 @@ class Linear {
   }
 
   // Whether products are made from x as it is: every threadgroup makes halves of all of it.
-  bool plain() const {
-    if (rows_.decode > 8 && k_ > kLongestPlain) return false;
+  bool plain() const { return (rows_.decode <= 8 || k_ <= kLongestPlain) && no_stream(); }
+  bool no_stream() const {
     return !operand(kResidual) && !operand(kPostNorm) && !operand(kScalar) && !operand(kPreNorm) && !operand(kHOut);
   }
 
@@ -419,7 +441,7 @@ class Linear {
       u.bytes = uint64_t{blocks} * block_bytes, u.factor_bytes = uint64_t{blocks} * block_factor_bytes;
       u.at = e_.scratch(u.bytes), u.factors = e_.scratch(u.factor_bytes);
       const TilePrologueParams p{stream(stores_h), u.bits, u.span, together, rows_.decode};
-      Launch launch("linear_prologue", "linear_prologue_tile");
+      Launch launch("linear_prologue", in_registers(kTileHeldColumns) ? "linear_prologue_tile_held" : "linear_prologue_tile_long");
       bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
       launch.writes_scratch(6, u.at, u.bytes)
           .params(7, p)
@@ -430,11 +452,10 @@ class Linear {
     }
     MatvecTileParams p = tile_params_of(part, split, false);
     const uint32_t bytes = tile_bytes(part, split, together);
-    p.plain = plain();
     const uint32_t with_u = bytes + block_bytes + block_factor_bytes;
-    p.staged = !p.plain && p.each_sets >= kSetsOfStaged && with_u + fixed_bytes(0) <= e_.limits.most_threadgroup_bytes;
-    Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, "r" + std::to_string(together)));
-    if (plain()) launch.reads_rows(0, *operand(kX), 0, rows_.decode).absent(1);
+    p.staged = !plain() && p.each_sets >= kSetsOfStaged && with_u + fixed_bytes(0) <= e_.limits.most_threadgroup_bytes;
+    Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, (plain() ? "plain" : "r") + std::to_string(together)));
+    if (plain()) launch.reads_rows(0, *operand(kX), 0, rows_.decode);
     else launch.reads_scratch(0, u.at, u.bytes).reads_scratch(1, u.factors, u.factor_bytes);
     bind_part(launch, 6, part, 0, rows_.decode);
     launch.params(20, p)
@@ -500,8 +521,9 @@ class Linear {
     prologue.columns = static_cast<uint32_t>(round_up(k_, step_columns(exact)));
     const uint64_t bytes = uint64_t{count} * prologue.columns * (exact ? 4 : 2);
     const uint64_t u = e_.scratch(bytes), scale = e_.scratch(uint64_t{count} * 4);
-    const std::string type = exact ? "f32" : "f16";
-    Launch launch(clips() ? "clip" : "linear_prologue", (clips() ? "clip_prologue_" : "linear_prologue_") + type);
+    Launch launch(clips() ? "clip" : "linear_prologue",
+                  clips() ? std::string("clip_prologue_") + (exact ? "f32" : "f16")
+                          : prompt_prologue(exact, k_, no_stream(), in_registers(k_)));
     bind_stream(launch, first, count, true);
     launch.writes_scratch(6, u, bytes);
     if (clips()) launch.params(7, ClipPrologueParams{prologue.stream, prologue.columns, op_.floats[2], op_.floats[3]});
@@ -581,6 +603,13 @@ class Linear {
 };
 
 }  // namespace
+
+const char *prompt_prologue(bool exact, uint32_t k, bool plain, bool in_quads) {
+  if (exact) return "linear_prologue_f32";
+  if (!in_quads) return "linear_prologue_f16_long";
+  if (plain && k <= kLongestPlainPrompt) return k <= kShortPlainPrompt ? "linear_prologue_f16_plain4" : "linear_prologue_f16_plain12";
+  return k <= kHeldColumns ? "linear_prologue_f16_held" : "linear_prologue_f16_long";
+}
 
 void lower_linear(Emitter &e, const Op &op) { Linear(e, op).emit(); }
 

@@ -255,6 +255,18 @@ export function linearCases(): TableCase[] {
       { rows: 5, k: 192, n: [45], format, decodeRows: 0 },
     );
   }
+  // Rows that are longer than what threads hold of them.
+  for (const [rows, k] of [[1, 3200], [2, 3200], [1, 6400], [17, 3200], [17, 12544]]) {
+    const base = { rows, k, n: [9], format: affine4 };
+    list.push(base, {
+      ...base,
+      residual: true,
+      postNorm: true,
+      scalar: true,
+      hOut: true,
+      preNorm: true,
+    });
+  }
   for (const rows of [1, 16, 19]) {
     list.push({ rows, k: 192, n: [40, 24, 24], format: [affine4, affine6, affine8], preNorm: true });
     list.push({ rows, k: 192, n: [40, 24, 24], format: [bf16, affine4, { kind: "f16" }], preNorm: true });
