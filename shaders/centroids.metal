@@ -26,10 +26,10 @@ template <uint32_t W, uint32_t S>
   const uint candidate = (tg.x * 8 + simdgroup) * 2 + lane / 16;
   const uint c = min(candidate, candidates - 1);
   const uint token = ordering[ulong(centroids[tg.y * p.chosen + c / p.each]) * p.each + c % p.each];
-  const ProductRows rows = product_rows<W, S>(table, scales, biases, p.row, min(token, p.tokens - 1), 0, 1);
+  const MatvecRows rows = product_rows<W, S>(table, scales, biases, p.row, min(token, p.tokens - 1), 0, 1);
   float acc[1];
   multiply_rows<W, S, 1>(rows, p.row, 0, 1, lane, u + ulong(tg.y) * (p.row.row_floats / 4), acc);
-  const float v = half_sum<1>(acc, lane);
+  const float v = half_sum<W, 1>(acc, lane);
   if (lane % 16 == 0 && candidate < candidates) {
     logits[ulong(tg.y) * candidates + candidate] = token < p.tokens ? v : kNoLogit;
   }

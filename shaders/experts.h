@@ -53,13 +53,13 @@ template <uint32_t W, uint32_t S>
   const bool second = geglu && side == 1;
   const uint base = (tg.y * groups + simdgroup / p.slices) * outputs + (geglu ? 0 : side * kExpertHalfRows);
   const uint within = second ? p.expert.first1 : p.expert.first0;
-  const ProductRows rows = product_rows<W, S>(
+  const MatvecRows rows = product_rows<W, S>(
       second ? w1 : w0, second ? scales1 : scales0, second ? biases1 : biases0, p.row,
       ulong(expert) * p.expert.height + within, base, p.n);
   float acc[kExpertHalfRows];
   multiply_rows<W, S, kExpertHalfRows>(
       rows, p.row, simdgroup % p.slices, p.slices, lane, u + ulong(pair / p.expert.shared_by) * (p.row.row_floats / 4), acc);
-  float v = half_sum<kExpertHalfRows>(acc, lane);
+  float v = half_sum<W, kExpertHalfRows>(acc, lane);
   const uint slot = lane % 16;
   if (p.slices > 1) {
     if (slot < kExpertHalfRows) {
@@ -107,12 +107,12 @@ template <uint32_t W, uint32_t S>
       acc[i] = 0.0f;
     }
     if (first + simdgroup < slots && expert < p.expert.experts) {
-      const ProductRows rows = product_rows<W, S>(
+      const MatvecRows rows = product_rows<W, S>(
           w0, scales0, biases0, p.row, ulong(expert) * p.expert.height, tg.y * outputs + lane / 16 * kExpertHalfRows, p.n);
       multiply_rows<W, S, kExpertHalfRows>(
           rows, p.row, 0, 1, lane, u + ulong(pair) * (p.row.row_floats / 4), acc);
     }
-    const float v = half_sum<kExpertHalfRows>(acc, lane);
+    const float v = half_sum<W, kExpertHalfRows>(acc, lane);
     if (lane % 16 < kExpertHalfRows) {
       partial[simdgroup * outputs + place] = v;
     }

@@ -1,6 +1,7 @@
 // experts.metal: what goes on around the products of routed experts: their order, their sum, and the sum of two norms.
 #include "common.h"
 #include "experts_params.h"
+#include "stream.h"
 
 // order [pairs]: all pairs by expert, those of one expert ascending; ids [pairs], those from `experts` on count as one expert
 // more, the last. starts [experts + 1]: where each expert's begin. One threadgroup an expert.
@@ -74,6 +75,8 @@
   y[row * p.width + column] = total;
 }
 
+constant constexpr uint kNormQuads = 4;  // of a thread of add_norms
+
 // y = rms_norm(a, a_norm) + rms_norm(b, b_norm). a, b, y [rows, width]; norms [width]. One threadgroup a row.
 [[kernel, max_total_threads_per_threadgroup(256)]] void add_norms(
     device const float* a        [[buffer(0)]],
@@ -89,13 +92,36 @@
 {
   threadgroup float partial[16];
   const ulong start = ulong(row) * p.width;
+  // Rows of a usual width are read once, into registers.
+  const uint quads = p.width / 4;
+  const bool held = p.width % 4 == 0 && quads <= kNormQuads * 256 && p.a_format != kF32 && p.b_format != kF32;
+  float4 u[kNormQuads];
+  float4 v[kNormQuads];
+  uint2 a_weight[kNormQuads];
+  uint2 b_weight[kNormQuads];
   float a_sum = 0.0f;
   float b_sum = 0.0f;
-  for (uint i = tid; i < p.width; i += 256) {
-    const float u = a[start + i];
-    const float v = b[start + i];
-    a_sum = fma(u, u, a_sum);
-    b_sum = fma(v, v, b_sum);
+  if (held) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kNormQuads; j++) {
+      const uint i = min(tid + 256 * j, quads - 1);
+      u[j] = ((device const float4*)(a + start))[i];
+      v[j] = ((device const float4*)(b + start))[i];
+      a_weight[j] = ((device const uint2*)a_norm)[i];
+      b_weight[j] = ((device const uint2*)b_norm)[i];
+    }
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kNormQuads; j++) {
+      if (tid + 256 * j < quads) {
+        a_sum = sum_of_squares(u[j], a_sum);
+        b_sum = sum_of_squares(v[j], b_sum);
+      }
+    }
+  } else {
+    for (uint i = tid; i < p.width; i += 256) {
+      a_sum = fma(a[start + i], a[start + i], a_sum);
+      b_sum = fma(b[start + i], b[start + i], b_sum);
+    }
   }
   a_sum = simd_sum(a_sum);
   b_sum = simd_sum(b_sum);
@@ -112,8 +138,18 @@
   }
   const float a_factor = precise::rsqrt(a_sum / float(p.width) + p.eps);
   const float b_factor = precise::rsqrt(b_sum / float(p.width) + p.eps);
-  for (uint i = tid; i < p.width; i += 256) {
-    y[start + i] = fma(a[start + i] * a_factor, load_scalar(a_norm, p.a_format, i),
-                       b[start + i] * b_factor * load_scalar(b_norm, p.b_format, i));
+  if (held) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < kNormQuads; j++) {
+      if (tid + 256 * j < quads) {
+        ((device float4*)(y + start))[tid + 256 * j] =
+            fma(u[j] * a_factor, stored4(a_weight[j], p.a_format), v[j] * b_factor * stored4(b_weight[j], p.b_format));
+      }
+    }
+  } else {
+    for (uint i = tid; i < p.width; i += 256) {
+      y[start + i] = fma(a[start + i] * a_factor, load_scalar(a_norm, p.a_format, i),
+                         b[start + i] * b_factor * load_scalar(b_norm, p.b_format, i));
+    }
   }
 }

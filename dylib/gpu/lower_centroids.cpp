@@ -25,8 +25,9 @@ void lower_centroid_head(Emitter &e, const Op &op) {
   if (norm != nullptr) prologue.stream.pre_format = scalar_format(*norm);
   prologue.stream.eps = op.floats[0];
   prologue.columns = layout.columns();
-  prologue.row_floats = prologue.columns;
+  prologue.row_floats = row_params(layout).row_floats;
   prologue.chunk_shift = log2_of(layout.chunk);
+  prologue.code_bits = layout.code_bits;
   const uint64_t u_bytes = uint64_t{rows} * prologue.row_floats * 4, u = e.scratch(u_bytes);
   Launch stream("linear_prologue", "linear_prologue_chunked");
   stream.reads_rows(0, x, 0, rows);

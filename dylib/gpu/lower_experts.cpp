@@ -81,8 +81,9 @@ class Experts {
   Source chunked(Range range, const WeightLayout &layout) {
     PrologueParams p = prologue(layout.k);
     p.columns = layout.columns();
-    p.row_floats = p.columns;
+    p.row_floats = row_params(layout).row_floats;
     p.chunk_shift = log2_of(layout.chunk);
+    p.code_bits = layout.code_bits;
     Source u{};
     u.rows = range.count * parts_;
     u.bytes = uint64_t{u.rows} * p.row_floats * 4;
@@ -104,7 +105,8 @@ class Experts {
     u.bytes = uint64_t{u.rows} * p.columns * (exact ? 4 : 2);
     u.offset = e_.scratch(u.bytes);
     u.scale = e_.scratch(uint64_t{u.rows} * 4);
-    Launch launch("linear_prologue", exact ? "linear_prologue_f32" : "linear_prologue_f16");
+    const bool in_quads = k % 4 == 0 && (pre_norm_ == nullptr || scalar_format(*pre_norm_) != kF32);
+    Launch launch("linear_prologue", prompt_prologue(exact, k, pre_norm_ == nullptr, in_quads));
     bind_stream(launch, range);
     launch.writes_scratch(6, u.offset, u.bytes)
         .params(7, p)
@@ -255,12 +257,11 @@ void emit_products(Emitter &e, Experts &experts, std::vector<Products> parts) {
   if (rows.decode > 0) {
     const Range range{0, rows.decode};
     Source u{};
-    uint32_t chunk = 0;
+    uint32_t chunk = 0, bits = 0;
     for (const Products &part : parts) {
       const WeightLayout layout = weight_layout(*part.w0);
-      const bool fresh = chunk != layout.chunk;
-      if (fresh) u = experts.chunked(range, layout);
-      chunk = layout.chunk;
+      if (chunk != layout.chunk || bits != layout.code_bits) u = experts.chunked(range, layout);
+      chunk = layout.chunk, bits = layout.code_bits;
       experts.matvec(range, u, part);
     }
   }

@@ -93,7 +93,7 @@ inline RowParams row_params(const WeightLayout &l) {
   p.scale_columns = l.scale_columns;
   p.group_shift = l.group_shift;
   p.code_exponent = kCodeExponent;
-  p.row_floats = l.columns();
+  p.row_floats = l.columns() + (l.affine ? kBlockChunks * l.blocks : 0);  // the sums of its chunks follow
   return p;
 }
 

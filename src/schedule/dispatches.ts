@@ -21,6 +21,9 @@ const SUMMAND_BYTES = 64 * 2 ** 20;
 /** Rows whose stream and norm a product on matrix units may make itself, and bytes that these may take of threadgroup memory. */
 const OWN_ROWS = 4;
 const MOST_HELD_BYTES = 112 * 2 ** 10;
+/** Columns of one such row, or of each of several, that its threads hold in registers. */
+const ONE_ROW_COLUMNS = 6144;
+const OWN_ROWS_COLUMNS = 2560;
 const UNIT_SIMDGROUPS = 16; // of such a threadgroup
 const MOST_PLACES = 2 ** 24; // of a threadgroup among its spans, which kernels divide as f32
 /** Columns of rows of which no threadgroup reads more than so many as they are. */
@@ -81,7 +84,7 @@ function ofExperts(weights: readonly Tensor[], decode: boolean): number {
   const formats = weights.map((w) => JSON.stringify([w.format, w.scales?.format]));
   const parts = new Set(formats).size;
   if (!decode) return 2 + parts;
-  return parts + (parts === 1 ? 1 : new Set(weights.map(chunkColumns)).size);
+  return parts + (parts === 1 ? 1 : new Set(weights.map(lanesInput)).size);
 }
 
 /** Times that prompt rows go through the norm, the order, the products and their sum. */
@@ -110,21 +113,22 @@ function ofLinear(op: LinearOp, rows: number, decode: boolean, units: MatrixUnit
   );
   if (!decode) return 1 + parts.length;
   let prologues = 0;
-  let lanesInput = "", unitsInput = ""; // what the parts before can share
+  let lastInput = "", unitsInput = ""; // what the parts before can share
   for (const part of parts) {
     const [w] = part;
-    const { bits, book } = codesOf(w);
+    const { bits } = codesOf(w);
     if (units !== undefined && onMatrixUnits(w)) {
       if (takesRowsAsTheyAre(op, rows)) continue;
       const input = `${bits}/${spanColumns(w)}`;
       const gated = op.epilogue.kind === "geglu" && part.length === 2;
-      if (holdsRows(w, rows, eightsOfSet(part, gated, units), units) || input === unitsInput) continue;
+      const holds = inRegisters(op, rows) && holdsRows(w, rows, eightsOfSet(part, gated, units), units);
+      if (holds || input === unitsInput) continue;
       unitsInput = input;
       prologues++;
     } else if (rows > 1) {
-      const input = `${chunkColumns(w)}/${book ? 0 : bits}`;
-      if (input === lanesInput) continue;
-      lanesInput = input;
+      const input = lanesInput(w);
+      if (input === lastInput) continue;
+      lastInput = input;
       prologues++;
     }
   }
@@ -169,6 +173,13 @@ function eightsOfSet(part: readonly Tensor[], gated: boolean, { copiesCodes, cor
     return Math.ceil(sets / Math.min(sets, Math.max(cores, fewest))) * eights;
   };
   return copiesCodes && mostOf(3) <= 1.1 * mostOf(1) ? 3 : 1;
+}
+
+/** Whether the threads of a product hold all that makes its input in registers. */
+function inRegisters({ x, postNorm, preNorm }: LinearOp, rows: number): boolean {
+  const columns = x.shape[1] as number;
+  const in16Bits = [postNorm, preNorm].every((norm) => norm?.format.kind !== "f32");
+  return in16Bits && columns % 4 === 0 && columns <= (rows === 1 ? ONE_ROW_COLUMNS : OWN_ROWS_COLUMNS);
 }
 
 /** Whether threadgroups hold the input of all rows beside what else they hold, so that the product makes it itself. */
@@ -219,6 +230,12 @@ function codesOf({ format }: Tensor): { bits: number; group: number; book: boole
     default:
       return { bits: 0, group: 0, book: false };
   }
+}
+
+/** How lanes want their input: products whose words are alike share it. */
+function lanesInput(tensor: Tensor): string {
+  const { bits, book } = codesOf(tensor);
+  return `${chunkColumns(tensor)}/${book ? 0 : bits}`;
 }
 
 /** Columns that a lane takes at once. */
