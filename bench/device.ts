@@ -2,7 +2,7 @@
  * All that needs a GPU machine, in one call: conformance, golden models, kernel timings, whole forwards, memory. Each section runs
  * in a process of its own, since a fault of a kernel costs its process the GPU.
  *
- *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,towers,kernels,forward,batch] [--shape e4b,26b-a4b]
+ *     deno run -A bench/device.ts [--device cuda] [--out FOLDER] [--only conformance,models,towers,kernels,forward,batch,drafts] [--shape e4b,26b-a4b]
  *         [--op linear] [--weights FOLDER] [--kv-cache q8] [--late] [--matrix-units]
  *         [--rows 1,8] [--product "gate+up,LM head"]
  *
@@ -17,10 +17,12 @@ import { timeBatches } from "./device/batch.ts";
 import { conformance } from "./device/conformance.ts";
 import { ForwardBench, type ForwardTiming, type KernelShare } from "./device/forward.ts";
 import { type KernelTiming, timeKernels } from "./device/kernels.ts";
+import { timeDrafted } from "./device/speculation.ts";
 import { codedModels, goldenModels } from "./device/models.ts";
 import { compareTowers, timeTowers } from "./device/towers.ts";
 import type { KvFormat } from "../src/schedule/groups.ts";
 import { shapes, writeSynthetic } from "./synthetic.ts";
+import { writeSyntheticDrafter } from "./synthetic_drafter.ts";
 
 const { values } = parseFlags(Deno.args, {
   device: { type: "string", help: "cuda, metal or cpu" },
@@ -41,7 +43,9 @@ const { values } = parseFlags(Deno.args, {
   "matrix-units": { type: "boolean", help: "decode rows go through matrix units" },
 });
 const kind = (values.device ?? "cuda") as DeviceKind;
-const SECTIONS = ["models", "towers", "kernels", "forward", "batch", "conformance"];
+const SECTIONS = ["models", "towers", "kernels", "forward", "batch", "drafts", "conformance"];
+/** That are about the models of --shape. */
+const OF_SHAPES = ["forward", "batch", "drafts"];
 const sections = values.only?.split(",") ?? SECTIONS;
 const shapeNames = values.shape?.split(",") ?? (values.weights ? ["e4b"] : ["e4b", "26b-a4b"]);
 const kvFormat = (values["kv-cache"] ?? "f16") as KvFormat;
@@ -92,7 +96,7 @@ async function save(section: string): Promise<void> {
   await Deno.mkdir(values.out, { recursive: true });
   const file = `${values.out}/device.json`;
   const before = JSON.parse(await Deno.readTextFile(file).catch(() => "[]"));
-  const shape = section === "forward" || section === "batch" ? shapeNames[0] : undefined;
+  const shape = OF_SHAPES.includes(section) ? shapeNames[0] : undefined;
   const { op, late, "matrix-units": matrixUnits } = values;
   const all = [...before, { section, shape, op, late, matrixUnits, kvFormat, ...report }];
   await Deno.writeTextFile(file, JSON.stringify(all, null, 1));
@@ -100,7 +104,7 @@ async function save(section: string): Promise<void> {
 
 if (
   sections.length > 1 || (sections[0] === "conformance" && values.op === undefined) ||
-  (["forward", "batch"].includes(sections[0]) && shapeNames.length > 1)
+  (OF_SHAPES.includes(sections[0]) && shapeNames.length > 1)
 ) {
   const tables: string[] = [];
   for (const name of sections) {
@@ -109,7 +113,7 @@ if (
       : [values.op];
     const parts = name === "conformance"
       ? [...new Set(table)].map((op) => ({ op }))
-      : name === "forward" || name === "batch"
+      : OF_SHAPES.includes(name)
       ? shapeNames.map((shape) => ({ shape }))
       : [{}];
     for (const part of parts) tables.push(await child(name, part));
@@ -318,5 +322,36 @@ await section("batch", async () => {
     }
   } finally {
     if (values.weights === undefined) await Deno.remove(folder, { recursive: true });
+  }
+});
+
+await section("drafts", async () => {
+  const shape = shapes[shapeNames[0]];
+  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
+  if (shape.globalKvHeads !== undefined) return say(`drafts       no drafter for ${shapeNames[0]}`);
+  const temporary = await Deno.makeTempDir({ prefix: "markbase-device-" });
+  try {
+    const folder = values.weights ?? `${temporary}/model`;
+    if (values.weights === undefined) await writeSynthetic(shape, folder);
+    const drafter = `${temporary}/drafter`;
+    await writeSyntheticDrafter(shape, drafter);
+    const timings = await timeDrafted(
+      folder,
+      drafter,
+      kind,
+      [1, 2, 3, 4, 7],
+      values.tokens ?? 32,
+      values["matrix-units"] ?? false,
+    );
+    report.drafts = timings;
+    for (const { drafts, seconds, dispatchesPerToken, tokensPerSecond } of timings) {
+      say(
+        `drafts       ${shapeNames[0]} ${drafts} right: ${ms(seconds)} ms, ${
+          tokensPerSecond.toFixed(1)
+        } tokens/s, ${dispatchesPerToken.toFixed(1)} dispatches a token`,
+      );
+    }
+  } finally {
+    await Deno.remove(temporary, { recursive: true });
   }
 });

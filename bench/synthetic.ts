@@ -112,16 +112,17 @@ const GROUP = 64;
 const BITS = 4;
 const ROUTER_BITS = 8;
 
-interface Entry {
+/** A tensor of a checkpoint. */
+export interface Entry {
   name: string;
-  dtype: "U32" | "BF16";
+  dtype: "U32" | "BF16" | "I64";
   shape: number[];
   bytes: number;
   fill: (chunk: Uint8Array, offset: number) => void;
 }
 
 /** Deterministic noise: one pool of random words, read from a different place for each tensor. */
-class Noise {
+export class Noise {
   readonly #pool = new Uint8Array(1 << 24);
   readonly #near = new Map<string, Uint8Array>();
   #next = 0;
@@ -350,13 +351,22 @@ export function configOf(shape: Shape): Record<string, unknown> {
 
 const CHUNK = 1 << 22; // bytes written at a time
 
-/** Writes `config.json` and `model.safetensors` into `folder`. */
+/** Writes `config.json` and `model.safetensors` of a model into `folder`. */
 export async function writeSynthetic(shape: Shape, folder: string): Promise<void> {
+  await writeCheckpoint(folder, configOf(shape), entries(shape, new Noise(20260101)));
+}
+
+/** Writes `config.json` and `model.safetensors` into `folder`. */
+export async function writeCheckpoint(
+  folder: string,
+  config: Record<string, unknown>,
+  tensors: readonly Entry[],
+): Promise<void> {
   await Deno.mkdir(folder, { recursive: true });
-  await Deno.writeTextFile(`${folder}/config.json`, JSON.stringify(configOf(shape), null, 1));
+  await Deno.writeTextFile(`${folder}/config.json`, JSON.stringify(config, null, 1));
   // Wide elements first, as the reference writer does, and lone scalars last: they would misalign what comes after.
-  const list = entries(shape, new Noise(20260101)).sort((a, b) =>
-    Number(b.dtype === "U32") - Number(a.dtype === "U32") || Number(a.bytes === 2) - Number(b.bytes === 2)
+  const list = tensors.toSorted((a, b) =>
+    Number(a.dtype === "BF16") - Number(b.dtype === "BF16") || Number(a.bytes === 2) - Number(b.bytes === 2)
   );
   const header: Record<string, unknown> = { __metadata__: { format: "mlx" } };
   let offset = 0;
