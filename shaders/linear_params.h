@@ -54,6 +54,15 @@ struct MatvecParams {
   uint32_t row_floats;           // distance of rows of u in scratch
 };
 
+// Columns of a row that kernels hold in registers while they make u of it.
+enum : uint32_t {
+  kHeldColumns = 3072,          // a threadgroup of matvec_one, linear_prologue_chunked or linear_prologue_f16_held
+  kTileHeldColumns = 6144,      // one of tiles: of one row,
+  kTileOwnColumns = 2560,       // or of each of kTileOwnRows
+  kShortPlainColumns = 4096,    // linear_prologue_f16_plain4
+  kLongPlainColumns = 12288     // linear_prologue_f16_plain12
+};
+
 // matvec_tile_*: decode rows on matrix units.
 enum : uint32_t { kTileOwnRows = 4 };  // the most rows whose prologue the product makes itself
 struct MatvecTileParams {

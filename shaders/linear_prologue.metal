@@ -140,8 +140,8 @@ template <uint N>
     }
   }
 }
-INSTANTIATE(linear_prologue_f16_plain4, linear_prologue_f16_plain<4>)
-INSTANTIATE(linear_prologue_f16_plain12, linear_prologue_f16_plain<12>)
+INSTANTIATE(linear_prologue_f16_plain4, linear_prologue_f16_plain<kShortPlainColumns / (4 * kStreamThreads)>)
+INSTANTIATE(linear_prologue_f16_plain12, linear_prologue_f16_plain<kLongPlainColumns / (4 * kStreamThreads)>)
 
 [[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_f16_long(PREFILL_OPERANDS) {
   threadgroup float partial[2 * kStreamSimdgroups];

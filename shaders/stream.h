@@ -135,8 +135,7 @@ static inline float4 stream_u(
 
 // The same u without waiting for memory more than once: what a thread needs of a row of up to kHeldColumns columns is read at
 // once and held in registers. Every value is computed as above and in that order, so its bits are the same.
-constant constexpr uint kHeldQuads = 3;
-constant constexpr uint kHeldColumns = 4 * kHeldQuads * kStreamThreads;
+constant constexpr uint kHeldQuads = kHeldColumns / (4 * kStreamThreads);
 
 static inline bool stream_held(constant StreamParams& s) {
   return s.k <= kHeldColumns && s.k % 4 == 0 && (s.has_post == 0 || s.post_format != kF32) &&

@@ -15,14 +15,13 @@
 
 constant constexpr uint kTileThreads = 512;
 constant constexpr uint kTileSimdgroups = kTileThreads / 32;
-// Quads of a row that a thread holds.
-static constexpr uint held_quads(uint V) { return V == 1 ? 3 : 5; }
+// Quads of a row that a thread holds, of one row or of one of V.
+static constexpr uint held_quads(uint V) {
+  return (V == 1 ? kTileHeldColumns : kTileOwnColumns) * V / (4 * kTileThreads);
+}
 
-// Columns of a row that they hold, where norms are of 16 bits.
-static constexpr uint held_columns(uint V) { return 4 * held_quads(V) * (kTileThreads / V); }
-
-// Sum over a row: values[v] is what thread v · kTileThreads / V + tid of kTileThreads would bring. `partial` holds kTileSimdgroups floats for
-// each of V rows, which nobody may use again before the next barrier.
+// Sum over a row: values[v] is what thread v · kTileThreads / V + tid of kTileThreads would bring. `partial` holds kTileSimdgroups
+// floats for each of V rows, which nobody may use again before the next barrier.
 template <uint V>
 static inline float tile_sum(const thread float* values, threadgroup float* partial, uint simdgroup, uint lane) {
   constexpr uint simdgroups = kTileSimdgroups / V;  // of a row
@@ -111,7 +110,7 @@ static inline void stage_tile_quad(
 
 // u of row `row` of `rows`, staged as one of `slots`, by the threads that name the row; one beyond the last is made of the last and
 // goes nowhere. Stores h where asked. `partial` holds 2 · V · kTileSimdgroups floats. All threads of the threadgroup call this.
-// Of a row of up to held_columns(V) columns, in quads, and norms of 16 bits.
+// Of a row that threads hold: whole quads, held_quads(V) of a thread at most, and norms of 16 bits.
 template <uint V, uint R, typename Words, typename Factors>
 static inline void stage_held_row(
     device const float* all_x, device const float* all_residual, device const uchar* post_norm, device const uchar* scalar,

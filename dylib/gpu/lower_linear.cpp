@@ -16,10 +16,6 @@ namespace {
 #include "../../shaders/tower_params.h"
 
 constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
-constexpr uint32_t kHeldColumns = 3072;     // of a row that a threadgroup of matvec_one holds in registers, as in stream.h
-constexpr uint32_t kShortPlainPrompt = 4096, kLongestPlainPrompt = 12288; // columns of linear_prologue_f16_plain4 and _plain12
-constexpr uint32_t kTileHeldColumns = 6144; // of a row, by a threadgroup of tiles; and of each of kTileOwnRows (tile_stream.h)
-constexpr uint32_t kTileOwnColumns = 2560;
 constexpr uint32_t kDriverBytes = 2048;     // of a core's threadgroup memory, the driver's for a threadgroup, rounded up
 constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
 constexpr uint32_t kStagedStride = 17;      // as in matvec.h
@@ -454,7 +450,8 @@ class Linear {
     const uint32_t bytes = tile_bytes(part, split, together);
     const uint32_t with_u = bytes + block_bytes + block_factor_bytes;
     p.staged = !plain() && p.each_sets >= kSetsOfStaged && with_u + fixed_bytes(0) <= e_.limits.most_threadgroup_bytes;
-    Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, (plain() ? "plain" : "r") + std::to_string(together)));
+    const std::string variant = (plain() ? "plain" : "r") + std::to_string(together);
+    Launch launch("matvec_tile_" + weight_family_name(part.first()), tile_kernel(part, split, variant));
     if (plain()) launch.reads_rows(0, *operand(kX), 0, rows_.decode);
     else launch.reads_scratch(0, u.at, u.bytes).reads_scratch(1, u.factors, u.factor_bytes);
     bind_part(launch, 6, part, 0, rows_.decode);
@@ -607,7 +604,8 @@ class Linear {
 const char *prompt_prologue(bool exact, uint32_t k, bool plain, bool in_quads) {
   if (exact) return "linear_prologue_f32";
   if (!in_quads) return "linear_prologue_f16_long";
-  if (plain && k <= kLongestPlainPrompt) return k <= kShortPlainPrompt ? "linear_prologue_f16_plain4" : "linear_prologue_f16_plain12";
+  if (plain && k <= kShortPlainColumns) return "linear_prologue_f16_plain4";
+  if (plain && k <= kLongPlainColumns) return "linear_prologue_f16_plain12";
   return k <= kHeldColumns ? "linear_prologue_f16_held" : "linear_prologue_f16_long";
 }
 
