@@ -84,16 +84,17 @@ static inline T with_two_bits(
   return least + times * step;
 }
 
-// Which of the thread's entries come before others: `before` is how many of other threads do, of those whose counts are given; returns
-// how many there are in all. All threads of the threadgroup call this.
+// Where a thread's entries go among all: `before` becomes how many threads before this one have; returns how many there are in all.
+// It uses the second half of `partial`, the counts that may follow at once the first. All threads of the threadgroup call this.
 static inline uint places(uint mine, thread uint& before, threadgroup uint2* partial, uint simdgroup, uint lane) {
+  threadgroup uint2* totals = partial + kSimdgroups;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   before = simd_prefix_exclusive_sum(mine);
   if (lane == 31) {
-    partial[simdgroup].x = before + mine;
+    totals[simdgroup].x = before + mine;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  const uint theirs = lane < kSimdgroups ? partial[lane].x : 0u;
+  const uint theirs = lane < kSimdgroups ? totals[lane].x : 0u;
   before += simd_sum(lane < simdgroup ? theirs : 0u);
   return simd_sum(theirs);
 }
