@@ -22,7 +22,7 @@ constexpr uint32_t kWalkedWindow = 2048;
 // Split attention keeps 4 · (head size + 2) bytes for each row, head and part. Rows beyond this many bytes take turns.
 constexpr uint64_t kPartBytes = 32 << 20;
 
-constexpr uint32_t kWideThreads = 512;            // of attention_decode, where a threadgroup may have as many
+constexpr uint32_t kWideThreads = 512;            // of attention_decode on CUDA
 constexpr uint32_t kThreads = 256, kKvTasks = 8;  // kv_write: one simdgroup for each vector
 constexpr uint32_t kTileRows = 16;                // of attention_prefill
 constexpr uint32_t kLoadBytes = 16;               // of the kernels' widest load of a page
@@ -158,7 +158,7 @@ void bind_decode(Launch &launch, const Attention &a, const AttentionParams &p) {
 uint32_t slices(const Attention &a) { return a.head_dim / VALUE_SLICE(a.head_dim); }
 
 void walk(Emitter &e, const Attention &a, const AttentionParams &p) {
-  const bool wide = e.limits.max_threads >= kWideThreads;
+  const bool wide = e.limits.family == "cuda";  // a pipeline of Metal may take fewer threads than its device
   Launch launch(family("attention_decode", a), kernel_name("attention_decode", a) + (wide ? "_wide" : ""));
   bind_decode(launch, a, p);
   launch.writes_rows(5, *a.y, p.first_row, p.rows)
