@@ -1,13 +1,9 @@
 #include "runner.h"
 
-#include <dlfcn.h>
-
 #include <chrono>
 #include <thread>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "threads.h"
 
 namespace mb {
 
@@ -15,22 +11,6 @@ namespace {
 
 // Longer than what lies between two steps of a generation, short enough to leave the core to others.
 constexpr auto kAwake = std::chrono::microseconds(500);
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb" ::: "memory");
-#endif
-}
-
-// The thread may outlive whoever opened the library, so the code it runs must never be unloaded.
-void keep_library_loaded() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void *>(&keep_library_loaded), &info) && info.dli_fname) {
-    dlopen(info.dli_fname, RTLD_LAZY | RTLD_NODELETE);
-  }
-}
 
 }  // namespace
 

@@ -1,10 +1,7 @@
 /** Bytes on a device. */
-import { type Bytes, ErrorText, fixedBytes, size } from "./call.ts";
+import { type Bytes, ErrorText, type FixedBytes, fixedBytes, size } from "./call.ts";
 import { Handle } from "./handle.ts";
 import type { NativeSymbols } from "./library.ts";
-
-/** Bytes that `fixedBytes` let through. */
-type FixedBytes = Bytes & { buffer: ArrayBuffer };
 
 /**
  * A native buffer, made by `Device.createBuffer` or `Device.mapFile`. `using` releases it at the end of the scope; `close()`

@@ -3,8 +3,8 @@
 // depend on the rows beside it. A chunk is all of a 512-key window, or one 256-key block: its scores come first, then, relative
 // to the largest of them, the sum of its values.
 //
-// attention_decode: the whole context of a row in one threadgroup, for sliding windows; of sixteen simdgroups where the device lets
-// them be that large (wide).
+// attention_decode: the whole context of a row in one threadgroup, for sliding windows; wide: of sixteen simdgroups, for CUDA alone,
+// since a pipeline of Metal may take fewer threads than its device.
 // attention_split: parts of whole 256-key blocks, at most 64 of them, which attention_reduce adds in order.
 //
 // A decode row is a matter of latency: few threadgroups, each with little to do. So loads are issued before what they are
@@ -545,11 +545,17 @@ template <typename T, int D>
 }
 
 // The kernels of one head size, for pages of format F and type T.
+#ifdef MSL_TARGET_PTX
+#define ATTENTION_WIDE(F, T, D) \
+  template [[host_name(TEXT(attention_decode_##F##_d##D##_wide))]] [[kernel]] \
+  decltype(attention_decode_wide<T, D>) attention_decode_wide<T, D>;
+#else
+#define ATTENTION_WIDE(F, T, D)
+#endif
 #define ATTENTION_DECODE(F, T, D) \
   template [[host_name(TEXT(attention_decode_##F##_d##D))]] [[kernel]] \
   decltype(attention_decode<T, D, 1, false>) attention_decode<T, D, 1, false>; \
-  template [[host_name(TEXT(attention_decode_##F##_d##D##_wide))]] [[kernel]] \
-  decltype(attention_decode_wide<T, D>) attention_decode_wide<T, D>;
+  ATTENTION_WIDE(F, T, D)
 #define ATTENTION_SPLIT(F, T, D, H) \
   template [[host_name(TEXT(attention_split_##F##_d##D##_h##H))]] [[kernel]] \
   decltype(attention_decode<T, D, H, true>) attention_decode<T, D, H, true>;

@@ -1,14 +1,11 @@
 #include "pool.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 
 #include <chrono>
 #include <thread>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "../threads.h"
 
 namespace mb {
 
@@ -16,14 +13,6 @@ namespace {
 
 // Long enough to bridge the serial work between two loops of a forward, short enough to leave the core to others.
 constexpr auto kSpin = std::chrono::microseconds(20);
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb" ::: "memory");
-#endif
-}
 
 // Spins until ready() or until kSpin is over; returns whether it became ready.
 template <class Ready>
@@ -36,14 +25,6 @@ bool spin(const Ready &ready) {
     }
   } while (std::chrono::steady_clock::now() < end);
   return ready();
-}
-
-// Threads of the pool live as long as the process, so the code they run must never be unloaded.
-void keep_library_loaded() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void *>(&keep_library_loaded), &info) && info.dli_fname) {
-    dlopen(info.dli_fname, RTLD_LAZY | RTLD_NODELETE);
-  }
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ void bind_decode(Launch &launch, const Attention &a, const AttentionParams &p) {
 uint32_t slices(const Attention &a) { return a.head_dim / VALUE_SLICE(a.head_dim); }
 
 void walk(Emitter &e, const Attention &a, const AttentionParams &p) {
-  const bool wide = e.limits.family == "cuda";  // a pipeline of Metal may take fewer threads than its device
+  const bool wide = e.limits.family == "cuda";
   Launch launch(family("attention_decode", a), kernel_name("attention_decode", a) + (wide ? "_wide" : ""));
   bind_decode(launch, a, p);
   launch.writes_rows(5, *a.y, p.first_row, p.rows)

@@ -40,7 +40,8 @@ function giveBackAll({ store, tables, reserved }: Held): void {
 
 /**
  * Positions [0, length) have keys and values in the pages of this sequence; a sliding group keeps only the pages that
- * the next token can see. `dispose` gives them back; the garbage collector does so for a sequence that was dropped. Pages may be shared with other sequences; a shared page is copied before it is written.
+ * the next token can see. `dispose` gives them back; the garbage collector does so for a sequence that was dropped. Pages may be
+ * shared with other sequences; a shared page is copied before it is written.
  *
  * A reservation covers every page that its sequence will write, none of them shared with another reservation. So a free
  * page, or one that only a cache holds, is there whenever a covered sequence needs one.
