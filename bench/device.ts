@@ -21,7 +21,7 @@ import { timeDrafted } from "./device/speculation.ts";
 import { codedModels, goldenModels } from "./device/models.ts";
 import { compareTowers, timeTowers } from "./device/towers.ts";
 import type { KvFormat } from "../src/schedule/groups.ts";
-import { shapes, writeSynthetic } from "./synthetic.ts";
+import { type Shape, shapes, writeSynthetic } from "./synthetic.ts";
 import { writeSyntheticDrafter } from "./synthetic_drafter.ts";
 
 const { values } = parseFlags(Deno.args, {
@@ -135,6 +135,24 @@ async function section(name: string, run: () => Promise<void>): Promise<void> {
   await save(name);
 }
 
+/** Calls `run` with the shape that the section is about and a folder with random weights of it, `scratch` a folder for more. */
+async function withWeights(
+  run: (shape: Shape, folder: string, scratch: string) => Promise<void>,
+): Promise<void> {
+  const shape = shapes[shapeNames[0]];
+  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
+  const scratch = await Deno.makeTempDir({ prefix: "markbase-device-" });
+  try {
+    const folder = values.weights ?? `${scratch}/model`;
+    const writing = performance.now();
+    if (values.weights === undefined) await writeSynthetic(shape, folder);
+    say(`shape        ${shapeNames[0]}, written in ${((performance.now() - writing) / 1e3).toFixed(1)} s`);
+    await run(shape, folder, scratch);
+  } finally {
+    await Deno.remove(scratch, { recursive: true });
+  }
+}
+
 const deviceOptions = {
   earlyStart: values.late ? false : undefined,
   matrixUnits: values["matrix-units"],
@@ -226,14 +244,8 @@ await section("kernels", async () => {
   }
 });
 
-await section("forward", async () => {
-  const shape = shapes[shapeNames[0]];
-  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
-  const folder = values.weights ?? await Deno.makeTempDir({ prefix: "markbase-device-" });
-  try {
-    const writing = performance.now();
-    if (values.weights === undefined) await writeSynthetic(shape, folder);
-    say(`shape        ${shapeNames[0]}, written in ${((performance.now() - writing) / 1e3).toFixed(1)} s`);
+await section("forward", () =>
+  withWeights(async (_, folder) => {
     const timings: ForwardTiming[] = [];
     {
       const opening = performance.now();
@@ -286,17 +298,10 @@ await section("forward", async () => {
       }
     }
     report.kernelShares = tables;
-  } finally {
-    if (values.weights === undefined) await Deno.remove(folder, { recursive: true });
-  }
-});
+  }));
 
-await section("batch", async () => {
-  const shape = shapes[shapeNames[0]];
-  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
-  const folder = values.weights ?? await Deno.makeTempDir({ prefix: "markbase-device-" });
-  try {
-    if (values.weights === undefined) await writeSynthetic(shape, folder);
+await section("batch", () =>
+  withWeights(async (_, folder) => {
     const { batches, verifies } = await timeBatches(
       folder,
       kind,
@@ -320,20 +325,12 @@ await section("batch", async () => {
         } of one row`,
       );
     }
-  } finally {
-    if (values.weights === undefined) await Deno.remove(folder, { recursive: true });
-  }
-});
+  }));
 
-await section("drafts", async () => {
-  const shape = shapes[shapeNames[0]];
-  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
-  if (shape.globalKvHeads !== undefined) return say(`drafts       no drafter for ${shapeNames[0]}`);
-  const temporary = await Deno.makeTempDir({ prefix: "markbase-device-" });
-  try {
-    const folder = values.weights ?? `${temporary}/model`;
-    if (values.weights === undefined) await writeSynthetic(shape, folder);
-    const drafter = `${temporary}/drafter`;
+await section("drafts", () =>
+  withWeights(async (shape, folder, scratch) => {
+    if (shape.globalKvHeads !== undefined) return say(`drafts       no drafter for ${shapeNames[0]}`);
+    const drafter = `${scratch}/drafter`;
     await writeSyntheticDrafter(shape, drafter);
     const timings = await timeDrafted(
       folder,
@@ -351,7 +348,4 @@ await section("drafts", async () => {
         } tokens/s, ${dispatchesPerToken.toFixed(1)} dispatches a token`,
       );
     }
-  } finally {
-    await Deno.remove(temporary, { recursive: true });
-  }
-});
+  }));

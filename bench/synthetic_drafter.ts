@@ -4,7 +4,7 @@
  *
  *     deno run -A bench/synthetic_drafter.ts e4b FOLDER
  */
-import { type Entry, Noise, type Shape, shapes, writeCheckpoint } from "./synthetic.ts";
+import { configOf, type Entry, Noise, type Shape, shapes, writeCheckpoint } from "./synthetic.ts";
 
 const HIDDEN = 256;
 const MLP = 2048;
@@ -74,16 +74,8 @@ function drafterConfig(target: Shape): Record<string, unknown> {
     use_ordered_embeddings: true,
     tie_word_embeddings: true,
     text_config: {
-      model_type: "gemma4_text",
-      attention_k_eq_v: false,
-      bos_token_id: 2,
-      eos_token_id: 1,
-      pad_token_id: 0,
-      enable_moe_block: false,
+      ...configOf(target).text_config as Record<string, unknown>,
       final_logit_softcapping: null,
-      head_dim: target.headDim,
-      global_head_dim: target.globalHeadDim,
-      hidden_activation: "gelu_pytorch_tanh",
       hidden_size: HIDDEN,
       hidden_size_per_layer_input: 0,
       intermediate_size: MLP,
@@ -91,20 +83,10 @@ function drafterConfig(target: Shape): Record<string, unknown> {
         { length: LAYERS },
         (_, i) => isFull(i) ? "full_attention" : "sliding_attention",
       ),
-      max_position_embeddings: 131072,
       num_attention_heads: HEADS,
       num_hidden_layers: LAYERS,
-      num_key_value_heads: target.kvHeads,
       num_kv_shared_layers: LAYERS,
-      rms_norm_eps: 1e-6,
-      rope_parameters: {
-        full_attention: { partial_rotary_factor: 0.25, rope_theta: 1000000.0, rope_type: "proportional" },
-        sliding_attention: { rope_theta: 10000.0, rope_type: "default" },
-      },
-      sliding_window: target.window,
-      tie_word_embeddings: true,
       use_double_wide_mlp: false,
-      vocab_size: target.vocabulary,
       vocab_size_per_layer_input: 0,
     },
   };
