@@ -1,6 +1,7 @@
 /** Reading parts of files, with errors that say which file, and which permission flag is missing. */
 import { CheckpointError, MissingPermission } from "../errors.ts";
 import { decodeUtf8 } from "./json.ts";
+import { withoutByteOrderMark } from "../byte_order_mark.ts";
 
 const MAX_TEXT_BYTES = 64 * 1024 * 1024;
 
@@ -95,7 +96,7 @@ export async function readText(folder: string, name: string, optional: boolean):
       `${name} has ${file.size} bytes; the limit is ${MAX_TEXT_BYTES}.`,
     );
   }
-  return decodeUtf8(await readRange(file, 0, file.size), "invalid_config", name).replace(/^\ufeff/, "");
+  return withoutByteOrderMark(decodeUtf8(await readRange(file, 0, file.size), "invalid_config", name));
 }
 
 /** Size in bytes of the file at `path`; null for a folder and for an absent file. */

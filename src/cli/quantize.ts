@@ -5,6 +5,7 @@ import { InvalidArgument } from "../errors.ts";
 import { checkWords, describeFlags, parseFlags } from "./args.ts";
 import { ProgressBar } from "./progress.ts";
 import { bytes, write } from "./terminal.ts";
+import { withoutByteOrderMark } from "../byte_order_mark.ts";
 
 const flags = {
   bits: { type: "number", value: "N", help: "bits of a code: 2, 3, 4, 5, 6 or 8 (default: 4)" },
@@ -83,7 +84,7 @@ export async function quantize(args: string[], signal: AbortSignal): Promise<voi
 
 async function readFile(path: string, flag: string): Promise<string> {
   try {
-    return (await Deno.readTextFile(path)).replace(/^\ufeff/, ""); // some editors put a byte order mark first
+    return withoutByteOrderMark(await Deno.readTextFile(path));
   } catch (cause) {
     throw new InvalidArgument(`${flag}: ${path} cannot be read.`, { cause });
   }

@@ -2,6 +2,7 @@
 import type { AffineBits, AffineGroupSize } from "../checkpoint/tensor.ts";
 import { InvalidArgument } from "../errors.ts";
 import type { AffineFormat } from "./affine.ts";
+import { withoutByteOrderMark } from "../byte_order_mark.ts";
 
 /** A matrix of the text network. */
 export interface ModulePlace {
@@ -70,7 +71,7 @@ export function recipeFromJson(
 ): Recipe {
   let value: unknown;
   try {
-    value = JSON.parse(text.replace(/^\ufeff/, "")); // some editors put a byte order mark first
+    value = JSON.parse(withoutByteOrderMark(text));
   } catch (cause) {
     throw new InvalidArgument(`${from} is not JSON.`, { cause });
   }

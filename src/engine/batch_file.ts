@@ -7,6 +7,7 @@ import { InvalidArgument, MarkbaseError } from "../errors.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import type { BatchRequest, ChatOptions, Model, Reply } from "./api.ts";
 import { Admission, type Call, callOf } from "./batch.ts";
+import { withoutByteOrderMark } from "../byte_order_mark.ts";
 
 /** One line of the file of replies. */
 export interface BatchLine {
@@ -119,7 +120,7 @@ async function checkApart(input: string, output: string): Promise<void> {
 function readRequests(text: string, path: string, common: ChatOptions): Request[] {
   const requests: Request[] = [];
   const lines = new Map<string, number>();
-  text.replace(/^\ufeff/, "").split("\n").forEach((line, i) => {
+  withoutByteOrderMark(text).split("\n").forEach((line, i) => {
     if (line.trim() === "") return;
     const request = readRequest(line, i + 1, common);
     const earlier = lines.get(request.id);

@@ -1,6 +1,7 @@
 /** Reads the tokenizer files of a checkpoint from a folder or the network. */
 import { fileURLToPath } from "node:url";
 import { MissingPermission, TokenizerError } from "../errors.ts";
+import { withoutByteOrderMark } from "../byte_order_mark.ts";
 
 /** Larger than any tokenizer file known, small enough to keep a wrong file from filling memory. */
 const MAX_BYTES = 256 * 2 ** 20;
@@ -88,7 +89,7 @@ export function parseJsonObject(json: Uint8Array | string, name: string): object
     // Both pass over a byte order mark.
     value = JSON.parse(
       typeof json === "string"
-        ? json.replace(/^\ufeff/, "")
+        ? withoutByteOrderMark(json)
         : new TextDecoder("utf-8", { fatal: true }).decode(json),
     );
   } catch (error) {
