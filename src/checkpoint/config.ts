@@ -7,6 +7,7 @@ import { type AudioConfig, parseAudio, parseVision, type VisionConfig } from "./
 import { parseGemma3Layers } from "./config_gemma3.ts";
 import { parseLayers } from "./config_layers.ts";
 import { Fields } from "./fields.ts";
+import { LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY } from "../sample/adjustments.ts";
 import { parseQuantization, type Quantization } from "./quantization.ts";
 
 /** Rotary position embedding of one layer: pair i is lanes (i, i + headDim / 2). */
@@ -95,7 +96,7 @@ export interface DrafterConfig {
   centroids: { count: number; topK: number } | null;
 }
 
-/** Sampling defaults that `generation_config.json` suggests; null where it says nothing. */
+/** Defaults of generation that `generation_config.json` suggests; null where it says nothing. */
 export interface SuggestedSampling {
   /** 0 is greedy. */
   temperature: number | null;
@@ -103,6 +104,12 @@ export interface SuggestedSampling {
   topK: number | null;
   /** Probability mass kept. */
   topP: number | null;
+  /** Least share of the likeliest token's probability; 0 for all. */
+  minP: number | null;
+  /** Above 1 discourages tokens that occurred; greedy replies too. */
+  repetitionPenalty: number | null;
+  /** Most tokens of a reply. */
+  maxTokens: number | null;
 }
 
 /** A checked architecture. Sizes are in elements. */
@@ -180,6 +187,11 @@ export function parseConfig(
   file: string = "config.json",
 ): ModelConfig {
   const top = Fields.of(configJson, "", file);
+  const generation = Fields.of(
+    generationJson ?? {},
+    "",
+    file === "config.json" ? "generation_config.json" : file,
+  );
   const modelType = top.get("model_type");
   if (typeof modelType !== "string" || !SUPPORTED_MODEL_TYPES.includes(modelType)) {
     const named = modelType === undefined
@@ -226,8 +238,8 @@ export function parseConfig(
     attentionBias: text.boolean("attention_bias", false),
     contextLength: text.integer("max_position_embeddings", { or: unified ? 262_144 : 131_072 }),
     bidirectional,
-    tokens: parseTokens(top, text, generationJson, vocabularySize),
-    sampling: parseSampling(generationJson),
+    tokens: parseTokens(top, text, generation, vocabularySize),
+    sampling: parseSampling(generation),
     quantization: parseQuantization(top),
     vision: isDrafter || isGemma3 ? null : parseVision(top),
     audio: isDrafter || isGemma3 ? null : parseAudio(top),
@@ -271,11 +283,10 @@ function parseDrafter(top: Fields, vocabularySize: number): DrafterConfig {
   return { backboneHiddenSize, centroids: { count, topK } };
 }
 
-function parseTokens(top: Fields, text: Fields, generationJson: unknown, vocabularySize: number): TokenRoles {
-  const sources = [top, text];
+function parseTokens(top: Fields, text: Fields, generation: Fields, vocabularySize: number): TokenRoles {
+  const sources = [top, text, generation];
   const nested = top.object("generation_config");
   if (nested !== null) sources.push(nested);
-  if (generationJson !== null) sources.push(Fields.of(generationJson, "", "generation_config.json"));
   const eos = new Set(sources.flatMap((source) => source.tokens("eos_token_id", vocabularySize)));
   if (eos.size === 0) eos.add(1);
   const role = (key: string) => top.token(key, vocabularySize);
@@ -293,13 +304,16 @@ function parseTokens(top: Fields, text: Fields, generationJson: unknown, vocabul
   };
 }
 
-function parseSampling(generationJson: unknown): SuggestedSampling {
-  if (generationJson === null) return { temperature: null, topK: null, topP: null };
-  const fields = Fields.of(generationJson, "", "generation_config.json");
+function parseSampling(fields: Fields): SuggestedSampling {
   const greedy = !fields.boolean("do_sample", true); // what it says of temperature counts only where it samples
+  const number = (key: string, min: number, max?: number) =>
+    fields.has(key) ? fields.number(key, { min, max }) : null;
   return {
-    temperature: greedy ? 0 : fields.has("temperature") ? fields.number("temperature", { min: 0 }) : null,
+    temperature: greedy ? 0 : number("temperature", 0),
     topK: fields.has("top_k") ? fields.integer("top_k", { min: 0 }) : null,
-    topP: fields.has("top_p") ? fields.number("top_p", { min: 0, max: 1 }) : null,
+    topP: number("top_p", 0, 1),
+    minP: number("min_p", 0, 1),
+    repetitionPenalty: number("repetition_penalty", LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY),
+    maxTokens: fields.has("max_new_tokens") ? fields.integer("max_new_tokens") : null,
   };
 }

@@ -9,6 +9,15 @@ import type { RawTensor } from "./tensor.ts";
 /** Architectures that can be run. */
 const GGUF_ARCHITECTURES: readonly string[] = ["gemma3", "gemma4"];
 
+/** Metadata under `general.sampling.` and its names in `generation_config.json`. */
+const SUGGESTIONS = {
+  temp: "temperature",
+  top_k: "top_k",
+  top_p: "top_p",
+  min_p: "min_p",
+  penalty_repeat: "repetition_penalty",
+};
+
 /** What the config is made from. */
 export interface GgufModel {
   /** Of the first file. */
@@ -35,6 +44,15 @@ export function ggufConfig(model: GgufModel): Record<string, unknown> {
   }
   const reader = new Reader(model, architecture);
   return architecture === "gemma3" ? gemma3(reader) : gemma4(reader);
+}
+
+/** What the file suggests for sampling, in the words of `generation_config.json`. */
+export function ggufSuggestions(metadata: GgufMetadata): Record<string, number> {
+  const named: Record<string, number> = {};
+  for (const [key, name] of Object.entries(SUGGESTIONS)) {
+    if (metadata.has(`general.sampling.${key}`)) named[name] = metadata.number(`general.sampling.${key}`);
+  }
+  return named;
 }
 
 function gemma3(reader: Reader): Record<string, unknown> {

@@ -3,6 +3,7 @@ import { CheckpointError, InvalidArgument } from "../errors.ts";
 import { type ModelConfig, parseConfig } from "./config.ts";
 import { type FileEntry, isFolder, listFiles, openFile, readRange, readText, sizeOf } from "./files.ts";
 import { firstNonFinite } from "./finite.ts";
+import { ggufSuggestions } from "./gguf_config.ts";
 import { readGgufFiles } from "./gguf_files.ts";
 import type { GgufMetadata } from "./gguf_metadata.ts";
 import { isProjector } from "./gguf_parts.ts";
@@ -125,7 +126,7 @@ async function openGguf(folder: string, file: string): Promise<Opened> {
     tensors,
     metadata,
     // Writers of this format store norms as they are applied.
-    config: { ...parseConfig(config, null, file), normWeightOffset: 0 },
+    config: { ...parseConfig(config, ggufSuggestions(metadata), file), normWeightOffset: 0 },
     rawConfig: config,
     naming: ggufNaming(tensors.keys()),
   };

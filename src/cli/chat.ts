@@ -1,7 +1,7 @@
 /** `markbase chat`: a conversation in the terminal. */
 import { createInterface } from "node:readline/promises";
 import process from "node:process";
-import { type ContentPart, MarkbaseError, type Message, type Model } from "../../mod.ts";
+import { type ContentPart, MarkbaseError, MediaError, type Message, type Model } from "../../mod.ts";
 import { checkWords, describeFlags, parseFlags } from "./args.ts";
 import { generationFlags, generationOptions, loadFlags, loadModel } from "./options.ts";
 import { ProgressBar } from "./progress.ts";
@@ -23,6 +23,7 @@ export const help =
 const COMMANDS = `/help            this list
 /system TEXT     start over with a system message
 /image FILE      show a picture with the next question; /audio and /video alike
+/detach          ask the next question without what was to go with it
 /clear           start over
 /undo            take back the last question and answer
 /thinking on|off let the model think first
@@ -102,8 +103,11 @@ export function command(text: string, conversation: Conversation): string {
       if (argument === "") return `Write ${name} and a path or URL.`;
       const type = name.slice(1) as "image" | "audio" | "video";
       conversation.attached.push({ type, [type]: argument } as ContentPart);
-      return `The next question goes with ${conversation.attached.map((part) => part.type).join(", ")}.`;
+      return attachments(conversation);
     }
+    case "/detach":
+      conversation.attached = [];
+      return "The next question goes without media.";
     case "/clear":
       conversation.messages = [];
       conversation.attached = [];
@@ -129,6 +133,17 @@ export function command(text: string, conversation: Conversation): string {
   }
 }
 
+/** Attaches the media of a question that failed again, unless they are why: then every question would fail. */
+function again(conversation: Conversation, parts: ContentPart[], isMediaAtFault: boolean): string {
+  if (isMediaAtFault) return "The next question goes without media; name again what should go with it.\n";
+  conversation.attached = parts;
+  return `${attachments(conversation)} /detach leaves that out.\n`;
+}
+
+function attachments({ attached }: Conversation): string {
+  return `The next question goes with ${attached.map((part) => part.type).join(", ")}.`;
+}
+
 async function answer(
   model: Model,
   conversation: Conversation,
@@ -149,6 +164,7 @@ async function answer(
   const started = performance.now();
   let said = "";
   let failure = "";
+  let isMediaAtFault = false;
   try {
     for await (const part of model.stream(messages, { ...options, thinking: conversation.thinking })) {
       if (part.type === "thinking") await write(Deno.stdout, style(harmless(part.text), "dim"));
@@ -169,13 +185,18 @@ async function answer(
     }
   } catch (error) {
     if (options?.signal?.aborted) await write(Deno.stdout, style(" [stopped]", "dim"));
-    else if (error instanceof MarkbaseError) failure = error.message;
-    else throw error;
+    else if (error instanceof MarkbaseError) {
+      failure = error.message;
+      isMediaAtFault = error instanceof MediaError;
+    } else throw error;
   }
   await write(Deno.stdout, "\n");
   if (failure !== "") {
-    // The conversation goes on without the question: it can be asked again, shorter or after /clear.
-    await write(Deno.stderr, `error: ${failure}\n`);
+    // The conversation goes on without the question: it can be asked again with its media, shorter or after /clear.
+    await write(
+      Deno.stderr,
+      `error: ${failure}\n${parts.length === 0 ? "" : again(conversation, parts, isMediaAtFault)}`,
+    );
     return;
   }
   // A stopped reply stays in the conversation as far as it went, so that the model sees what the person saw.

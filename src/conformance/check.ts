@@ -1,4 +1,5 @@
 /** Runs many cases on a device, one after another. */
+import { macrotask } from "../event_loop.ts";
 import type { TableCase } from "./case.ts";
 import { type CaseDevice, prepare, type Row, runCase } from "./runner.ts";
 
@@ -21,7 +22,7 @@ export async function* check(
 ): AsyncGenerator<CheckedRow, void, undefined> {
   for (const testCase of cases) {
     const prepared = prepare(testCase);
-    await new Promise((resolve) => setTimeout(resolve, 0));
+    await macrotask();
     for (const precision of options.precisions) {
       options.signal?.throwIfAborted();
       const row = await runCase(device, prepared, precision === "exact");

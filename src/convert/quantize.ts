@@ -4,6 +4,7 @@ import { type Checkpoint, openCheckpoint } from "../checkpoint/open.ts";
 import { load } from "../engine/load.ts";
 import type { Progress } from "../engine/api.ts";
 import { InvalidArgument } from "../errors.ts";
+import { macrotask } from "../event_loop.ts";
 import { localSource } from "../hub/source.ts";
 import type { AffineFormat } from "./affine.ts";
 import { type Block, blocksOf } from "./blocks.ts";
@@ -176,7 +177,7 @@ async function writeWeights(
       for await (const block of blocksOf(writer, reader, pool, output, statistics)) {
         pending.push(block.work);
         while (pending.length > pool.threads) await writeOne();
-        await new Promise((resolve) => setTimeout(resolve, 0)); // timers and signals have their turn
+        await macrotask(); // timers and signals have their turn
       }
     }
     while (pending.length > 0) await writeOne();

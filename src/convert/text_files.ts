@@ -1,6 +1,7 @@
 /** Tokenizer, template and settings of a checkpoint, as files for its conversion. */
 import { fileSource } from "../checkpoint/byte_source.ts";
 import { listFiles, openFile, readText } from "../checkpoint/files.ts";
+import { ggufSuggestions } from "../checkpoint/gguf_config.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import { CheckpointError, TokenizerError } from "../errors.ts";
 import { SIDE_FILES } from "../hub/select.ts";
@@ -54,7 +55,9 @@ async function fromGguf({ metadata, files: [{ path }] }: Checkpoint): Promise<Te
     "tokenizer_config.json",
     json({ bos_token: text(vocabulary.bos), eos_token: text(vocabulary.eos) }),
   );
-  files.set("generation_config.json", json({ bos_token_id: vocabulary.bos, eos_token_id: vocabulary.stops }));
+  const suggested = ggufSuggestions(metadata!);
+  const generation = { bos_token_id: vocabulary.bos, eos_token_id: vocabulary.stops, ...suggested };
+  files.set("generation_config.json", json(generation));
   const template = templateFromGguf(metadata!);
   if (template !== undefined) files.set("chat_template.jinja", template);
   return { files, notes: [] };

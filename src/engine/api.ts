@@ -361,7 +361,11 @@ export interface Session extends Disposable, AsyncDisposable {
    * the two differ if need be.
    */
   append(input: ArrayLike<number> | readonly Message[], options?: AppendOptions): Promise<void>;
-  /** Generates token ids and adds them to the timeline; towers run for media that the cache does not hold. */
+  /**
+   * Generates token ids and adds them to the timeline; towers run for media that the cache does not hold. Until it ends, or is ended by
+   * leaving the loop or `return()`, other calls of the session are refused; an iterator that is dropped without either ends when it
+   * is collected.
+   */
   generate(options?: GenerateOptions): AsyncGenerator<number, void, undefined>;
   /** A second timeline that starts with the same tokens and shares their cache. */
   fork(): Session;

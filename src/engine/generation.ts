@@ -29,7 +29,7 @@ export interface GenerationFacts {
   speculation?: SpeculationCounts;
 }
 
-/** Tokens reserved at a time for replies that name no `maxTokens`. */
+/** Tokens reserved at a time for replies whose caller names no `maxTokens`. */
 const USUAL_REPLY = 1024;
 
 /** What a generation needs to know of its model. */
@@ -71,7 +71,7 @@ export async function* drawTokens(
   facts.cachedTokens = sequence.length;
   let reserved = prompt; // tokens
   const reserve = () => {
-    const step = Number.isFinite(settings.maxTokens) ? most : USUAL_REPLY;
+    const step = settings.promised ? most : USUAL_REPLY;
     reserved = Math.min(ids.length + step, prompt + most);
     sequence.reserve(reserved, Math.max(forward.chunkRows, 1 + MOST_DRAFTS));
   };

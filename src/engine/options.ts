@@ -2,7 +2,11 @@
 import { describe, flag, integer, number, positive, signalOf } from "../arguments.ts";
 import { ContextFull, InvalidArgument } from "../errors.ts";
 import type { SuggestedSampling } from "../checkpoint/config.ts";
-import type { PenaltyOptions } from "../sample/adjustments.ts";
+import {
+  LEAST_REPETITION_PENALTY,
+  MOST_REPETITION_PENALTY,
+  type PenaltyOptions,
+} from "../sample/adjustments.ts";
 import { randomSeed } from "../sample/noise.ts";
 import type { SamplingOptions } from "../sample/sampler.ts";
 import type { GenerateOptions } from "./api.ts";
@@ -53,6 +57,8 @@ export const LOAD_OPTIONS: readonly string[] = [
 /** Checked options of one generation, with every default filled in. */
 export interface Settings extends SamplingOptions, PenaltyOptions {
   /** Infinity: as many as the context holds */ maxTokens: number;
+  /** the caller named maxTokens, so that the cache for all of them is promised before the first */ promised:
+    boolean;
   stop: readonly string[];
   /** alternatives by token; undefined: no log-probabilities */ logprobs: number | undefined;
   ignoreEos: boolean;
@@ -63,7 +69,6 @@ export interface Settings extends SamplingOptions, PenaltyOptions {
 
 /** Lower temperatures count as greedy: they would differ from it only between logits that are equal in f32. */
 const LEAST_TEMPERATURE = 1e-6;
-const LEAST_REPETITION_PENALTY = 0.01;
 const MAX_STOPS = 64;
 
 /** Checks values and fills in the checkpoint's defaults. Throws `InvalidArgument` that names the option. */
@@ -73,14 +78,20 @@ export function settingsOf(
   vocabularySize: number,
 ): Settings {
   const temperature = number("temperature", options.temperature, 0, 100) ?? suggested.temperature ?? 1;
+  const maxTokens = integer("maxTokens", options.maxTokens, 1, Number.MAX_SAFE_INTEGER);
   return {
-    maxTokens: integer("maxTokens", options.maxTokens, 1, Number.MAX_SAFE_INTEGER) ?? Infinity,
+    maxTokens: maxTokens ?? suggested.maxTokens ?? Infinity,
+    promised: maxTokens !== undefined,
     temperature: temperature < LEAST_TEMPERATURE ? 0 : temperature,
     topK: integer("topK", options.topK, 0, 2 ** 31) ?? suggested.topK ?? 0,
     topP: positive("topP", options.topP, 1) ?? (suggested.topP || 1),
-    minP: number("minP", options.minP, 0, 1) ?? 0,
-    repetitionPenalty:
-      number("repetitionPenalty", options.repetitionPenalty, LEAST_REPETITION_PENALTY, 100) ?? 1,
+    minP: number("minP", options.minP, 0, 1) ?? suggested.minP ?? 0,
+    repetitionPenalty: number(
+      "repetitionPenalty",
+      options.repetitionPenalty,
+      LEAST_REPETITION_PENALTY,
+      MOST_REPETITION_PENALTY,
+    ) ?? suggested.repetitionPenalty ?? 1,
     presencePenalty: number("presencePenalty", options.presencePenalty, -100, 100) ?? 0,
     frequencyPenalty: number("frequencyPenalty", options.frequencyPenalty, -100, 100) ?? 0,
     seed: integer("seed", options.seed, 0, Number.MAX_SAFE_INTEGER) ?? randomSeed(),

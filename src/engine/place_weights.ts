@@ -2,6 +2,7 @@
 import type { Buffer } from "../../ffi/buffer.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
+import { macrotask } from "../event_loop.ts";
 import type { LoadOptions } from "./api.ts";
 import { copyOf, type WeightLayout } from "./weights.ts";
 
@@ -28,7 +29,7 @@ export async function placeWeights(
     const { file, offset, length, to } = copy;
     if ((sinceBreath += length) > BREATH_BYTES) {
       sinceBreath = 0;
-      await new Promise((resolve) => setTimeout(resolve, 0));
+      await macrotask();
     }
     options.signal?.throwIfAborted();
     let source = sources.get(file);

@@ -23,6 +23,16 @@ interface Conversation {
   /** tokens before the reply to the last message; what follows was generated */ replyStart: number;
 }
 
+/** A generation of a session. */
+interface Generation {
+  /** its tokens, once it has begun */ draws?: AsyncGenerator<number, void, undefined>;
+}
+
+/** Ends generations whose iterator nobody can reach any more and nobody ended. */
+const dropped = new FinalizationRegistry<() => Promise<void>>((end) => {
+  end().catch(() => {}); // nobody is there to be told
+});
+
 /** The `Session` of `api.ts`. */
 export class TimelineSession implements Session {
   readonly #model: LoadedModel;
@@ -33,6 +43,7 @@ export class TimelineSession implements Session {
   #conversation: Conversation | undefined;
   /** what is under way, for messages */
   #busy: string | undefined;
+  /** the one that is under way */ #generation: Generation | undefined;
   #disposed = false;
 
   constructor(model: LoadedModel, onDispose: () => void, from?: TimelineSession) {
@@ -93,20 +104,32 @@ export class TimelineSession implements Session {
     await this.#appendMessages(input as readonly Message[], rendering, prepare);
   }
 
-  async *generate(options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
+  generate(options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
+    const generation: Generation = {};
+    const iterator = this.#generate(options, generation);
+    dropped.register(iterator, () => this.#end(generation), generation);
+    return iterator;
+  }
+
+  async *#generate(
+    options: GenerateOptions,
+    generation: Generation,
+  ): AsyncGenerator<number, void, undefined> {
     this.#checkIdle();
     checkNames(options, GENERATE_OPTIONS);
     const settings = this.#model.settings(options);
+    generation.draws = this.#model.idsOf(this.#timeline, settings, false);
+    this.#generation = generation;
     this.#busy = "A generation";
     try {
-      for await (const id of this.#model.idsOf(this.#timeline, settings, false)) {
+      for await (const id of generation.draws) {
         this.#checkOpen();
         yield id;
         this.#checkOpen(); // it may have been disposed meanwhile
       }
     } finally {
-      this.#busy = undefined;
-      if (this.#disposed) this.#timeline.sequence.dispose();
+      dropped.unregister(generation);
+      this.#free(generation);
     }
   }
 
@@ -154,7 +177,8 @@ export class TimelineSession implements Session {
   [Symbol.dispose](): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    if (this.#busy === undefined) this.#timeline.sequence.dispose();
+    if (this.#generation !== undefined) this.#end(this.#generation).catch(() => {}); // its reader is told
+    else if (this.#busy === undefined) this.#timeline.sequence.dispose();
     this.#onDispose();
   }
 
@@ -287,6 +311,22 @@ export class TimelineSession implements Session {
       this.#busy = undefined;
       if (this.#disposed) this.#timeline.sequence.dispose();
     }
+  }
+
+  /** Ends a generation that nobody goes on with; the timeline keeps the tokens that were given out. */
+  async #end(generation: Generation): Promise<void> {
+    try {
+      await generation.draws?.return();
+    } finally {
+      this.#free(generation);
+    }
+  }
+
+  /** The session is free again after a generation. */
+  #free(generation: Generation): void {
+    if (this.#generation !== generation) return;
+    this.#generation = this.#busy = undefined;
+    if (this.#disposed) this.#timeline.sequence.dispose();
   }
 
   #checkOpen(): void {

@@ -1,6 +1,10 @@
 /** Penalties and biases as sparse changes of logits, which the device applies before it ranks them. */
 import type { Adjustment } from "../engine/input.ts";
 
+/** Range of the repetition penalty. */
+export const LEAST_REPETITION_PENALTY = 0.01;
+export const MOST_REPETITION_PENALTY = 100;
+
 /** What changes logits. */
 export interface PenaltyOptions {
   /** > 0; divides positive logits of tokens that occurred, multiplies negative ones; 1: off */ repetitionPenalty:

@@ -332,3 +332,31 @@ Deno.test("a file without a vocabulary, and one that adds no BOS, say so in the 
     assertEquals([tokens.bos, tokens.eos], [null, [5, 7]]);
   });
 });
+
+Deno.test("what a file suggests for sampling is read as generation_config.json is", async () => {
+  const content = contentOf("tiny-gguf-iq4_nl");
+  const none = { temperature: null, topK: null, topP: null, minP: null, repetitionPenalty: null };
+  await withFolder({ "m.gguf": writeGguf(content) }, async (folder) => {
+    assertEquals((await openCheckpoint(folder)).config.sampling, { ...none, maxTokens: null });
+  });
+  set(content, "general.sampling.temp", { type: "f32", value: 0.75 });
+  set(content, "general.sampling.top_k", { type: "i32", value: 64 });
+  set(content, "general.sampling.top_p", { type: "f32", value: 0.5 });
+  set(content, "general.sampling.min_p", { type: "f32", value: 0.125 });
+  set(content, "general.sampling.penalty_repeat", { type: "f32", value: 1.25 });
+  await withFolder({ "m.gguf": writeGguf(content) }, async (folder) => {
+    const { sampling } = (await openCheckpoint(folder)).config;
+    assertEquals(sampling, {
+      temperature: 0.75,
+      topK: 64,
+      topP: 0.5,
+      minP: 0.125,
+      repetitionPenalty: 1.25,
+      maxTokens: null,
+    });
+  });
+  set(content, "general.sampling.top_p", { type: "f32", value: 1.5 });
+  await withFolder({ "m.gguf": writeGguf(content) }, async (folder) => {
+    await assertRejects(() => openCheckpoint(folder), CheckpointError, "m.gguf: top_p is 1.5");
+  });
+});

@@ -219,10 +219,19 @@ Deno.test({
   },
 });
 
+const NO_SUGGESTION = {
+  temperature: null,
+  topK: null,
+  topP: null,
+  minP: null,
+  repetitionPenalty: null,
+  maxTokens: null,
+};
+
 Deno.test("the configs alone are enough for the architecture, generation defaults included", async () => {
   const { config } = await readConfig(TINY);
   assertEquals(config.tokens.eos, [1, 9, 16]);
-  assertEquals(config.sampling, { temperature: 1, topK: 64, topP: 0.95 });
+  assertEquals(config.sampling, { ...NO_SUGGESTION, temperature: 1, topK: 64, topP: 0.95 });
   assertEquals(config.vision?.kind, "tower");
   assertEquals(config.layers.map((layer) => layer.kvOwner), [0, 1, 2, 3, 4, 5, 4, 4, 5]);
 });
@@ -231,11 +240,33 @@ Deno.test("a checkpoint that says that it does not sample is greedy, whatever te
   const config = JSON.parse(CONFIG);
   const sampling = (generation: unknown) => parseConfig(config, generation).sampling;
   const named = { temperature: 0.7, top_k: 64, top_p: 0.95 };
-  assertEquals(sampling({ ...named, do_sample: false }), { temperature: 0, topK: 64, topP: 0.95 });
+  assertEquals(sampling({ ...named, do_sample: false }), {
+    ...NO_SUGGESTION,
+    temperature: 0,
+    topK: 64,
+    topP: 0.95,
+  });
   assertEquals(sampling({ ...named, do_sample: true }).temperature, 0.7);
   assertEquals(sampling({ ...named, do_sample: null }).temperature, 0.7);
-  assertEquals(sampling({}), { temperature: null, topK: null, topP: null });
-  assertThrows(() => sampling({ do_sample: "no" }), CheckpointError, "do_sample");
+  assertEquals(sampling({}), NO_SUGGESTION);
+  assertEquals(sampling({ do_sample: false, min_p: 0.1, repetition_penalty: 1.2, max_new_tokens: 77 }), {
+    ...NO_SUGGESTION,
+    temperature: 0,
+    minP: 0.1,
+    repetitionPenalty: 1.2,
+    maxTokens: 77,
+  });
+  const wrong = {
+    do_sample: "no",
+    min_p: 1.1,
+    repetition_penalty: 0,
+    max_new_tokens: 0,
+    top_p: -1,
+    top_k: 0.5,
+  };
+  for (const [key, value] of Object.entries(wrong)) {
+    assertThrows(() => sampling({ [key]: value }), CheckpointError, `generation_config.json: ${key} is`);
+  }
 });
 
 Deno.test("reading an unknown tensor or one beyond the limit is a typed error", async () => {

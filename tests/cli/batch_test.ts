@@ -163,7 +163,7 @@ Deno.test("a file of replies belongs to one run at a time, also where it is writ
     await using model = await load("tiny");
     const [input, output] = [`${folder}/in.jsonl`, `${folder}/out.jsonl`];
     // So that the first run lasts until the second has met its lock.
-    const long = question(2, { maxTokens: 1000, logitBias: { 106: -100 } });
+    const long = question(2, { maxTokens: 1000, logitBias: { 16: -100 } });
     await Deno.writeTextFile(input, lines(question(0), question(1), long));
     for (const before of ["", lines({ custom_id: "q0", error: { code: "memory_limit", message: "" } })]) {
       await Deno.writeTextFile(output, before);

@@ -197,3 +197,40 @@ Deno.test("in a chat a picture goes with the next question and stays in the conv
   }
   assertMatch(new TextDecoder().decode(stderr), /error: \/no\/such\.wav does not exist/);
 });
+
+Deno.test("media of a question that failed go with the next one, unless they are why it failed", async () => {
+  const child = new Deno.Command(Deno.execPath(), {
+    args: ["run", "-A", `${root}src/cli/main.ts`, "chat", "--temperature", "0", "--context", "128"],
+    env: { NO_COLOR: "1" },
+    stdin: "piped",
+    stdout: "piped",
+    stderr: "piped",
+  }).spawn();
+  const lines = [
+    `/image ${example("star.png")}`,
+    "word ".repeat(200),
+    "Describe the image.",
+    "/clear",
+    `/image ${example("star.png")}`,
+    "word ".repeat(200),
+    "/detach",
+    "What is 27 + 45?",
+    "/image /no/such.png",
+    "Describe the image.",
+    "What is 2 + 2?",
+  ];
+  const writer = child.stdin.getWriter();
+  await writer.write(new TextEncoder().encode(lines.join("\n") + "\n"));
+  await writer.close();
+  const { code, stdout, stderr } = await child.output();
+  assertEquals(code, 0);
+  assertMatch(new TextDecoder().decode(stdout), /An orange star\.[^]*without media\.[^]*72\n[^]*4\n/);
+  const errors = new TextDecoder().decode(stderr).trim().split("\n");
+  assertEquals(errors.length, 6);
+  for (const i of [0, 2]) {
+    assertMatch(errors[i], /^error: The sequence would hold/);
+    assertEquals(errors[i + 1], "The next question goes with image. /detach leaves that out.");
+  }
+  assertMatch(errors[4], /no\/such\.png does not exist/);
+  assertMatch(errors[5], /^The next question goes without media; name again/);
+});

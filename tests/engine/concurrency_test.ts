@@ -305,7 +305,7 @@ Deno.test("an aborted batch rejects with the signal's reason and leaves nothing 
 Deno.test("a request of a batch whose own signal aborts fails alone, and the others have their replies", async () => {
   await using model = await loadForgetful();
   const { signal, reason } = abortAfter(5);
-  const story = { messages: user("Tell me a short story."), maxTokens: 400, logitBias: { 106: -100 } };
+  const story = { messages: user("Tell me a short story."), maxTokens: 400, logitBias: { 16: -100 } };
   const replies = await model.batch([
     { messages: user("What is 27 + 45?") },
     { ...story, signal },

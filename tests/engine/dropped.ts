@@ -9,7 +9,7 @@ declare const gc: () => void;
 const CONTEXT = 640;
 /** Room for two sequences of a whole context. */
 const PAGES = 2 * CONTEXT / 32;
-const STORY = { temperature: 0, maxTokens: 500, logitBias: { 1: -100, 50: -100, 106: -100 } }; // without an end
+const STORY = { temperature: 0, maxTokens: 500, logitBias: { 1: -100, 9: -100, 16: -100 } }; // without an end
 await using model = await loadWith(TINY, { ...EXACT, contextLength: CONTEXT }, {
   keptPrefixes: 0,
   kvPages: PAGES,
@@ -56,6 +56,34 @@ for (const [what, begin] of cases) {
   // Promises too: two sequences of a whole context would not fit beside one.
   await Promise.all([1, 2].map(() => model.complete("The", { ...STORY, maxTokens: CONTEXT - 40 })));
 }
+
+// A session that is held is free again, with the tokens that were given out, and goes on like one that ended its generation.
+{
+  using held = model.session();
+  await held.append([2, 300, 301]);
+  const given = await (async () => {
+    const iterator = held.generate(STORY);
+    return [(await iterator.next()).value as number, (await iterator.next()).value as number];
+  })();
+  const isFree = async () => {
+    try {
+      held.fork()[Symbol.dispose]();
+      return true;
+    } catch {
+      gc();
+      await new Promise((resolve) => setTimeout(resolve, 10));
+      return false;
+    }
+  };
+  for (let i = 0; i < 200 && !await isFree(); i++);
+  assertEquals(held.ids, [2, 300, 301, ...given]);
+  const rest = await Array.fromAsync(held.generate({ ...STORY, maxTokens: 20 }));
+  assertEquals(
+    [...given, ...rest],
+    await Array.fromAsync(model.generate([2, 300, 301], { ...STORY, maxTokens: 22 })),
+  );
+}
+assertEquals(await used(), 0);
 
 // What is still in use stays as it is, however much is collected meanwhile.
 const kept = model.session();

@@ -1,23 +1,58 @@
 import { assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { load, loadTokenizer } from "../../mod.ts";
 import { settingsOf } from "../../src/engine/options.ts";
-import { ContextFull, InvalidArgument, UnknownOption } from "../../src/errors.ts";
+import { loadWith } from "../../src/engine/load.ts";
+import { ContextFull, InvalidArgument, MemoryLimit, UnknownOption } from "../../src/errors.ts";
 import { TINY } from "../support/models.ts";
 
-const SUGGESTED = { temperature: 0.7, topK: 40, topP: 0.9 };
+const SUGGESTED = {
+  temperature: 0.7,
+  topK: 40,
+  topP: 0.9,
+  minP: 0.05,
+  repetitionPenalty: 1.1,
+  maxTokens: 50,
+};
+const NOTHING = {
+  temperature: null,
+  topK: null,
+  topP: null,
+  minP: null,
+  repetitionPenalty: null,
+  maxTokens: null,
+};
 
 Deno.test("absent options come from the checkpoint's generation config, and from neutral values without one", () => {
-  const { temperature, topK, topP } = settingsOf({}, SUGGESTED, 100);
-  assertEquals([temperature, topK, topP], [0.7, 40, 0.9]);
-  const plain = settingsOf({}, { temperature: null, topK: null, topP: null }, 100);
-  assertEquals([plain.temperature, plain.topK, plain.topP, plain.minP, plain.maxTokens], [
-    1,
-    0,
-    1,
-    0,
-    Infinity,
-  ]);
-  assertEquals(settingsOf({ temperature: 0, topK: 0 }, SUGGESTED, 100).temperature, 0);
+  const read = (options: object, suggested: typeof SUGGESTED | typeof NOTHING) => {
+    const { temperature, topK, topP, minP, repetitionPenalty, maxTokens } = settingsOf(
+      options,
+      suggested,
+      100,
+    );
+    return { temperature, topK, topP, minP, repetitionPenalty, maxTokens };
+  };
+  assertEquals(read({}, SUGGESTED), SUGGESTED);
+  const neutral = { temperature: 1, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, maxTokens: Infinity };
+  assertEquals(read({}, NOTHING), neutral);
+  const given = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, maxTokens: 9 };
+  assertEquals(read(given, SUGGESTED), given);
+});
+
+Deno.test("a suggested number of tokens ends a reply, and reserves no cache as a caller's own does", async () => {
+  await withFolderLike(TINY, { max_new_tokens: 5 }, async (folder) => {
+    await using model = await loadWith(folder, { contextLength: 4096 }, { kvPages: 40, keptPrefixes: 0 });
+    const story = { temperature: 0, logitBias: { 1: -100, 9: -100, 16: -100 } };
+    const reply = await model.complete("The", story);
+    assertEquals([reply.usage.completionTokens, reply.finishReason], [5, "length"]);
+    assertEquals((await model.complete("The", { ...story, maxTokens: 7 })).usage.completionTokens, 7);
+  });
+  await withFolderLike(TINY, { max_new_tokens: 4000 }, async (folder) => {
+    await using model = await loadWith(folder, { contextLength: 4096 }, { kvPages: 60, keptPrefixes: 0 });
+    const reply = await model.chat([{ role: "user", content: "What is 27 + 45?" }], { temperature: 0 });
+    assertEquals(reply.text, "72");
+    const named = model.generate([2, 300], { temperature: 0, maxTokens: 4000 });
+    await assertRejects(() => named.next(), MemoryLimit);
+  });
 });
 
 const WRONG: [string, unknown[]][] = [
@@ -164,3 +199,24 @@ Deno.test("token ids must be whole numbers of the vocabulary", async () => {
   await assertRejects(() => model.hidden({ length: 2 ** 40 } as never), ContextFull, `${2 ** 40}`);
   await assertRejects(() => model.logits([2, 3], { last: 3 }), InvalidArgument, "last");
 });
+
+/** A folder with the files of another and more in its generation config. */
+async function withFolderLike(
+  other: string,
+  suggested: Record<string, unknown>,
+  work: (folder: string) => Promise<void>,
+): Promise<void> {
+  const folder = await Deno.makeTempDir();
+  try {
+    for await (const { name } of Deno.readDir(other)) {
+      await Deno.symlink(`${other}/${name}`, `${folder}/${name}`);
+    }
+    const path = `${folder}/generation_config.json`;
+    const before = JSON.parse(await Deno.readTextFile(path));
+    await Deno.remove(path);
+    await Deno.writeTextFile(path, JSON.stringify({ ...before, ...suggested }));
+    await work(folder);
+  } finally {
+    await Deno.remove(folder, { recursive: true });
+  }
+}

@@ -412,6 +412,20 @@ Deno.test("a session refuses a second generation, appends of nothing, and use af
   assertThrows(() => session.fork(), Disposed);
 });
 
+Deno.test("disposing a session ends its generation and gives the cache back, whether somebody reads on or not", async () => {
+  await using model = await loadWith(fixtureModel("e2b")!, EXACT, { keptPrefixes: 0 });
+  const session = model.session();
+  await session.append(prompt(10));
+  const unread = session.generate(GREEDY);
+  await unread.next();
+  session[Symbol.dispose]();
+  for (let i = 0; i < 1000 && model.memory().kvUsed > 0; i++) {
+    await new Promise((next) => setTimeout(next, 1));
+  }
+  assertEquals(model.memory().kvUsed, 0);
+  await assertRejects(() => unread.next(), Disposed, "session");
+});
+
 Deno.test("disposing a model ends its sessions", async () => {
   const model = await load(fixtureModel("e2b")!, EXACT);
   const session = model.session();
