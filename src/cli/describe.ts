@@ -33,7 +33,7 @@ const flags = {
 
 /** Help text of the command. */
 export const help =
-  `markbase describe IMAGE…|VIDEO…\n\nTells what pictures (PNG, JPEG, WebP, AVIF, GIF) and videos (animated GIF, WebP; others where there is an\nffmpeg) show. Paths and URLs are taken.\n\n${
+  `markbase describe IMAGE…|VIDEO…\n\nTells what pictures (PNG, JPEG, WebP, AVIF, HEIC, GIF) and videos (animated GIF, WebP; others where there is an\nffmpeg) show. Paths and URLs are taken.\n\n${
     describeFlags(flags)
   }`;
 

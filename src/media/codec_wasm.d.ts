@@ -1,2 +1,2 @@
 /** The module of a codec, compiled but not instantiated. */
-export function wasmOf(codec: "png" | "jpeg" | "webp" | "avif"): Promise<WebAssembly.Module>;
+export function wasmOf(codec: "png" | "jpeg" | "webp" | "avif" | "heic"): Promise<WebAssembly.Module>;

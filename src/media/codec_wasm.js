@@ -8,6 +8,7 @@ const PATHS = {
   jpeg: "npm:@jsquash/jpeg@1.6.0/codec/dec/mozjpeg_dec.wasm",
   webp: "npm:@jsquash/webp@1.5.0/codec/dec/webp_dec.wasm",
   avif: "npm:@jsquash/avif@2.1.1/codec/dec/avif_dec.wasm",
+  heic: "npm:libheif-js@1.23.2/libheif-wasm/libheif.wasm",
 };
 
 /** The module of a codec. */

@@ -3,6 +3,7 @@
 import { wasmOf } from "./codec_wasm.js";
 import { MediaError } from "../errors.ts";
 import { damagedImage } from "./headers/image.ts";
+import { decodeHeic, type Libheif } from "./heic.ts";
 import { importPackage } from "./packages.ts";
 
 /** Pixels as decoders give them: height × width × (red, green, blue, alpha), not yet turned. */
@@ -12,7 +13,7 @@ export interface Decoded {
   height: number;
 }
 
-type Codec = "png" | "jpeg" | "webp" | "avif" | "cmyk";
+type Codec = "png" | "jpeg" | "webp" | "avif" | "heic" | "cmyk";
 type Decode = (bytes: Uint8Array<ArrayBuffer>) => Decoded | Promise<Decoded>;
 
 /** The emscripten decoders of `@jsquash`. */
@@ -40,6 +41,7 @@ export function decodeWith(codec: Codec, bytes: Uint8Array): Promise<Decoded> {
       throw new Error(`the decoder gave ${decoded.data.length} bytes`);
     } catch (cause) {
       loaded.delete(codec); // its memory is as the failure left it
+      if (cause instanceof MediaError) throw cause;
       throw damagedImage(codec === "cmyk" ? "jpeg" : codec, reasonOf(cause), cause);
     }
   });
@@ -56,6 +58,13 @@ const LOADERS: Record<Codec, () => Promise<Decode>> = {
   jpeg: async () => emscripten(await importPackage<Squash>("jpeg"), await wasmOf("jpeg")),
   webp: async () => emscripten(await importPackage<Squash>("webp"), await wasmOf("webp")),
   avif: async () => emscripten(await importPackage<Squash>("avif"), await wasmOf("avif")),
+  heic: async () => {
+    const [{ default: libheif }, module] = [
+      await importPackage<{ default: Libheif }>("heic"),
+      await wasmOf("heic"),
+    ];
+    return (bytes) => decodeHeic(libheif, module, bytes);
+  },
   cmyk: async () => {
     const { default: { decode } } = await importPackage<
       { default: { decode(bytes: Uint8Array, options: object): Decoded } }

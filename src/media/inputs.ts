@@ -30,7 +30,7 @@ export interface RawSamples {
   channels?: number;
 }
 
-/** A picture: PNG, JPEG, WebP, AVIF, GIF (its first frame), or raw pixels. */
+/** A picture: PNG, JPEG, WebP, AVIF, HEIC, GIF (its first frame), or raw pixels. */
 export type ImageInput = MediaSource | RawPixels;
 
 /** A sound: WAV, MP3, FLAC, Ogg (Opus, Vorbis, FLAC), the sound of a video file, or raw samples. */

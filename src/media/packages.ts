@@ -10,6 +10,7 @@ const PACKAGES = {
   "cmyk": "npm:jpeg-js@0.4.4",
   "webp": "npm:@jsquash/webp@1.5.0/decode.js",
   "avif": "npm:@jsquash/avif@2.1.1/decode.js",
+  "heic": "npm:libheif-js@1.23.2/libheif-wasm/libheif.js",
   "mp3": "npm:mpg123-decoder@1.0.3",
   "flac": "npm:@wasm-audio-decoders/flac@0.2.11",
   "opus": "npm:ogg-opus-decoder@1.7.5",

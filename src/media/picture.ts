@@ -33,7 +33,9 @@ export async function decodePicture(bytes: Uint8Array, signal?: AbortSignal): Pr
   if (codedPixels > MAX_PIXELS) {
     throw new MediaError(
       "media_too_large",
-      `The ${format.toUpperCase()} picture of ${header.width} × ${header.height} is coded with ${codedPixels} pixels; ${MAX_PIXELS} are allowed. Make it smaller.`,
+      `The ${format.toUpperCase()} picture of ${header.width} × ${header.height} is coded with ${
+        codedPixels === Infinity ? "too many" : codedPixels
+      } pixels; ${MAX_PIXELS} are allowed. Make it smaller.`,
     );
   }
   return await upright(await decode(format, bytes, header), header.orientation, signal);
@@ -47,7 +49,7 @@ async function decode(
   if (format === "gif") return await first(gifFrames(parseGif(bytes), 1));
   if (header.animated) return await first(webpFrames(bytes, 1));
   const decoded = await decodeWith(header.components === 4 ? "cmyk" : format, bytes);
-  if (decoded.width === header.width && decoded.height === header.height) return decoded;
+  if (header.cropped || decoded.width === header.width && decoded.height === header.height) return decoded;
   throw damagedImage(
     format,
     `its header says ${header.width} × ${header.height}, its pixels are ${decoded.width} × ${decoded.height}`,
@@ -76,7 +78,7 @@ export function imageFormat(format: MediaFormat | undefined): ImageFormat {
   const what = format === undefined ? "of no known format" : `${format.toUpperCase()}`;
   throw new MediaError(
     format === undefined ? "unknown_media" : "unsupported_media",
-    `The picture is ${what}. PNG, JPEG, WebP, AVIF and GIF can be read; save it as one of them.`,
+    `The picture is ${what}. PNG, JPEG, WebP, AVIF, HEIC and GIF can be read; save it as one of them.`,
   );
 }
 

@@ -29,11 +29,11 @@ export type MediaFormat =
   | "mpeg";
 
 /** Formats of pictures that can be decoded. */
-export type ImageFormat = "png" | "jpeg" | "webp" | "gif" | "avif";
+export type ImageFormat = "png" | "jpeg" | "webp" | "gif" | "avif" | "heic";
 /** Formats of sounds that can be decoded. */
 export type AudioFormat = "wav" | "mp3" | "flac" | "ogg";
 
-const IMAGE_FORMATS: readonly string[] = ["png", "jpeg", "webp", "gif", "avif"];
+const IMAGE_FORMATS: readonly string[] = ["png", "jpeg", "webp", "gif", "avif", "heic"];
 const AUDIO_FORMATS: readonly string[] = ["wav", "mp3", "flac", "ogg"];
 const AVIF_BRANDS = ["avif", "avis"];
 const HEIC_BRANDS = ["heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"];

@@ -24,7 +24,17 @@ async function run(code: string, ...flags: string[]): Promise<string> {
 }
 
 Deno.test("every decoder works with permission to read the picture alone", async () => {
-  for (const name of ["smooth.png", "smooth.jpg", "cmyk.jpg", "lossy.webp", "smooth.avif", "animated.gif"]) {
+  for (
+    const name of [
+      "smooth.png",
+      "smooth.jpg",
+      "cmyk.jpg",
+      "lossy.webp",
+      "smooth.avif",
+      "smooth.heic",
+      "animated.gif",
+    ]
+  ) {
     const path = mediaPath(name);
     const code = `console.log((await readPicture(${JSON.stringify(path)})).width)`;
     assertMatch(await run(code, `--allow-read=${path}`), /^(48|24)\n/, name);

@@ -35,6 +35,11 @@ const FILES: Record<string, number> = {
   "lossless.webp": 0,
   "alpha.webp": 0,
   "smooth.avif": 2,
+  // The decoder leaves out the filters that smooth the edges of blocks.
+  "smooth.heic": 2,
+  "alpha.heic": 2,
+  "deep.heic": 1,
+  "tiles.heic": 4,
   "still.gif": 0,
 };
 
@@ -61,6 +66,16 @@ Deno.test("PNG and WebP with Exif, and AVIF turned and mirrored by boxes, are re
   for (const name of names) {
     const distance = pixelDistance(await readPicture(mediaPath(name)), upright);
     assert(distance <= 4, `${name}: ${distance} apart`);
+  }
+});
+
+Deno.test("a HEIC that boxes crop, turn and mirror is read as it should be seen, to the last bit", async () => {
+  const upright = expectedPicture("orientation");
+  for (const turn of [0, 90, 180, 270]) {
+    for (const flipped of ["", "flipped"]) {
+      const picture = await readPicture(mediaPath(`turned${turn}${flipped}.heic`));
+      assertEquals(pixelDistance(picture, upright), 0, `${turn} ${flipped}`);
+    }
   }
 });
 
@@ -214,7 +229,11 @@ Deno.test("a picture of too many pixels is refused by its header alone, in every
     (await assertRejects(() => readPicture(cmyk), MediaError)).message,
     /40000000 pixels; 30000000/,
   );
-  for (const bomb of [png, gif, jpeg, webp, avif]) {
+  const heic = mediaBytes("smooth.heic");
+  const heicSize = new TextDecoder("latin1").decode(heic).indexOf("ispe") + 8;
+  new DataView(heic.buffer).setUint32(heicSize, 60_000);
+  new DataView(heic.buffer).setUint32(heicSize + 4, 60_000);
+  for (const bomb of [png, gif, jpeg, webp, avif, heic]) {
     const error = await assertRejects(() => readPicture(bomb), MediaError);
     assertEquals(error.code, "media_too_large");
     assertMatch(error.message, /\d+ × \d+ = \d+ pixels; 100000000 are allowed/);
@@ -287,6 +306,8 @@ Deno.test("a picture cut at any byte is refused, or whole where only what follow
     "lossless.webp",
     "alpha.webp",
     "smooth.avif",
+    "smooth.heic",
+    "tiles.heic",
     "still.gif",
     "animated.gif",
     "animated.webp",
@@ -316,9 +337,10 @@ Deno.test("files that are no pictures are refused with what they are", async () 
   const cases: [Uint8Array, string, RegExp][] = [
     [new TextEncoder().encode("<!doctype html><p>not found"), "unknown_media", /no known format/],
     [new TextEncoder().encode("<svg xmlns='http://www.w3.org/2000/svg'/>"), "unsupported_media", /SVG/],
+    [new TextEncoder().encode("BM and more"), "unsupported_media", /BMP/],
     [
       new Uint8Array([0, 0, 0, 24, ...new TextEncoder().encode("ftypheic____mif1")]),
-      "unsupported_media",
+      "media_damaged",
       /HEIC/,
     ],
     [mediaBytes("s16.wav"), "unsupported_media", /WAV/],
@@ -346,6 +368,7 @@ Deno.test("files that are no pictures are refused with what they are", async () 
 Deno.test("damaged bytes of a picture or an animation give an error or a picture, never a crash or a hang", async () => {
   const names = ["smooth.png", "palette_transparent.png", "smooth.jpg", "progressive.jpg", "cmyk.jpg"];
   names.push("lossy.webp", "lossless.webp", "alpha.webp", "smooth.avif", "orientation7.avif");
+  names.push("smooth.heic", "alpha.heic", "tiles.heic", "turned270flipped.heic");
   names.push("still.gif", "animated.gif", "animated.webp");
   for (const [i, name] of names.entries()) {
     for (const bytes of damagedCopies(mediaBytes(name), 40, i)) {

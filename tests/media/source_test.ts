@@ -86,6 +86,7 @@ Deno.test("formats are told from the first bytes, whatever the name says", async
     "animated.webp": "webp",
     "still.gif": "gif",
     "smooth.avif": "avif",
+    "smooth.heic": "heic",
     "s16.wav": "wav",
     "tone.mp3": "mp3",
     "tone.flac": "flac",

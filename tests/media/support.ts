@@ -21,7 +21,10 @@ export function mediaBytes(name: string): Uint8Array<ArrayBuffer> {
   return Deno.readFileSync(mediaPath(name));
 }
 
-const expected = JSON.parse(Deno.readTextFileSync(mediaPath("expected.json")));
+const expected = {
+  ...JSON.parse(Deno.readTextFileSync(mediaPath("expected.json"))),
+  ...JSON.parse(Deno.readTextFileSync(mediaPath("expected_heic.json"))),
+};
 
 /** What Pillow reads from a picture. */
 export function expectedPicture(name: string): Picture {

@@ -1,9 +1,9 @@
 /** Size, orientation and kind of a picture from its header, before anything is decoded. Pure functions over untrusted bytes. */
 import { MediaError } from "../../errors.ts";
 import type { ImageFormat } from "../sniff.ts";
-import { avifHeader } from "./avif.ts";
 import { Bytes, Truncated } from "./bytes.ts";
 import { exifOrientation } from "./exif.ts";
+import { avifHeader, heicHeader } from "./heif.ts";
 
 /** What a header says. */
 export interface ImageHeader {
@@ -15,8 +15,10 @@ export interface ImageHeader {
   orientation: number;
   /** Colour components of a JPEG. */
   components?: number;
-  /** Pixels that an AVIF picture is coded with, where it says so. */
+  /** Pixels that an AVIF or HEIC picture is coded with, where it says so. */
   codedPixels?: number;
+  /** The decoder turns it, and may give less of it than the header says. */
+  cropped?: boolean;
   /** Several pictures in a row. */
   animated?: boolean;
 }
@@ -53,6 +55,7 @@ const READERS: Record<ImageFormat, (data: Bytes) => ImageHeader> = {
   webp: webpHeader,
   gif: (data) => ({ width: data.u16(6, true), height: data.u16(8, true), orientation: 1 }),
   avif: avifHeader,
+  heic: heicHeader,
 };
 
 function pngHeader(data: Bytes): ImageHeader {
