@@ -68,8 +68,8 @@ function note({ wallNs, deviceNs }: RunStatistics): RunStatistics {
 }
 const { run: runPass, runSync: runPassSync } = Pass.prototype;
 Pass.prototype.run = async function (input, output, options) {
-  const awake = (values.awake && output !== undefined) || options?.awake;
-  return note(await runPass.call(this, input, output, { ...options, awake }));
+  const foreseen = values.awake && output !== undefined ? "look" : options?.foreseen;
+  return note(await runPass.call(this, input, output, { ...options, foreseen }));
 };
 Pass.prototype.runSync = function (...args) {
   return note(runPassSync.apply(this, args));

@@ -51,6 +51,11 @@ struct StartedRun {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return has_ended(); });
   }
+  bool wait(std::chrono::nanoseconds most) {
+    if (most.count() == 0) return has_ended();
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, most, [&] { return has_ended(); });
+  }
 
  private:
   std::atomic<bool> ended_{false};
@@ -473,10 +478,14 @@ int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, ch
   });
 }
 
-uint32_t mb_pass_ended(mb_pass *pass) {
+uint32_t mb_pass_wait(mb_pass *pass, uint64_t nanoseconds) {
   if (pass == nullptr || pass->magic != kPassMagic) return 1;
-  const std::lock_guard<std::mutex> lock(pass->shared->started_mutex);
-  return !pass->shared->started || pass->shared->started->has_ended() ? 1 : 0;
+  std::shared_ptr<StartedRun> run;
+  {
+    const std::lock_guard<std::mutex> lock(pass->shared->started_mutex);
+    run = pass->shared->started;
+  }
+  return !run || run->wait(std::chrono::nanoseconds(nanoseconds)) ? 1 : 0;
 }
 
 int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint64_t *stats, char *err,

@@ -127,8 +127,8 @@ MB_EXPORT int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_b
  * thread stays awake for a while after a run, so that the next begins sooner than on a thread that must be woken. */
 MB_EXPORT int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap);
 
-/* 0 while a run that was started is under way, else 1. */
-MB_EXPORT uint32_t mb_pass_ended(mb_pass *pass);
+/* Waits for the end of the run that was started, at most so long; 0 if it is still under way, else 1. */
+MB_EXPORT uint32_t mb_pass_wait(mb_pass *pass, uint64_t nanoseconds);
 
 /* Waits for the end of the run that was started, gives what mb_pass_run would and returns its status. */
 MB_EXPORT int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint64_t *stats, char *err,

@@ -51,15 +51,20 @@ export class Handle {
 
   /** The pointer, and the object kept until this is disposed, as a call under way keeps it. Throws `Disposed`. */
   hold(): Disposable & { pointer: bigint } {
+    return { pointer: this.enter(), [Symbol.dispose]: () => this.leave() };
+  }
+
+  /** As `hold`, without an object: the pointer, for a call that ends with `leave`. Throws `Disposed`. */
+  enter(): bigint {
     const pointer = this.pointer;
     this.#calls++;
-    return {
-      pointer,
-      [Symbol.dispose]: () => {
-        this.#calls--;
-        if (this.#closed && this.#calls === 0) this.#finish();
-      },
-    };
+    return pointer;
+  }
+
+  /** Ends a call that began with `enter`. */
+  leave(): void {
+    this.#calls--;
+    if (this.#closed && this.#calls === 0) this.#finish();
   }
 
   /** Releases the object, once no call is under way. Does nothing the second time; returns whether it was the first. */

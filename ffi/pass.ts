@@ -35,19 +35,20 @@ export interface RunOptions {
   /** ends the run at its next op; the call then rejects with the signal's reason */
   signal?: AbortSignal;
   /**
-   * Looks for the end of the run in every turn of the event loop from about when it is due, by the time of the last run: waking
-   * threads up takes some 50 µs each. Timers and I/O have their turns meanwhile, but one core is busy with it: for devices that
-   * leave the cores to others.
+   * Expects the run to end when the last one would have, and is there about a millisecond before: waking threads up takes some 50
+   * µs each, and what leads from one to a promise of this thread as much again. "look" looks in every turn of the event loop then:
+   * timers and I/O have theirs, but one core is busy, so it is for devices that leave the cores to others. "block" sleeps in the
+   * library, for some milliseconds at most. A run that is later than that is waited for as others are.
    */
-  awake?: boolean;
+  foreseen?: "look" | "block";
 }
 
 const CANCELLED = 10; // MB_CANCELLED
 const NO_OUTPUT = new Uint8Array(0);
-/** Milliseconds before its end at which a run is looked for: a timer of one comes after 2.2, now and then after 5. */
-const EARLY = 4;
-/** Milliseconds after which a run that is late is waited for on another thread. */
-const LATE = 1;
+/** Nanoseconds before its end at which a foreseen run is there for. */
+const NEAR = 1e6;
+/** Nanoseconds after which one that is late is waited for on another thread. */
+const LATE = 1e6;
 
 /**
  * Made by `Device.compile`. Runs of one pass take turns. `using` closes it at the end of the scope: a run under way is cancelled
@@ -57,14 +58,17 @@ const LATE = 1;
 export class Pass implements Disposable, AsyncDisposable {
   readonly #native: NativeSymbols;
   readonly #handle: Handle;
-  /** settles when the last run that was asked for has ended */
-  #tail: Promise<unknown> = Promise.resolve();
+  /** settles when the last run that was asked for has ended; undefined when none is under way */
+  #tail: Promise<void> | undefined;
   #running = false;
   #cancelled = false;
   /** nanoseconds that the last run took */
   #lastNs: number | undefined;
   /** changes with each `cancel()`, so that runs still waiting for their turn know of it */
   #cancels = 0;
+  /** what the run under way gives beside its output */
+  readonly #statistics = new BigUint64Array(8);
+  readonly #error = new ErrorText();
 
   /** Takes over the reference to `pointer`; made by `Device` alone. */
   constructor(native: NativeSymbols, pointer: bigint) {
@@ -80,26 +84,28 @@ export class Pass implements Disposable, AsyncDisposable {
   async run(input: Bytes, output: Bytes = NO_OUTPUT, options: RunOptions = {}): Promise<RunStatistics> {
     const source = fixedBytes(input, "The input of a run");
     const target = fixedBytes(output, "The output of a run");
-    const statistics = new BigUint64Array(8);
-    const awake = options.awake && this.#lastNs !== undefined;
-    await this.#inTurn(
-      [source, target, statistics],
-      options.signal,
-      (pointer, error) =>
-        awake ? this.#runAwake(pointer, source, target, statistics, error) : this.#native.mb_pass_run_async(
-          pointer,
-          source,
-          BigInt(source.byteLength),
-          target,
-          BigInt(target.byteLength),
-          statistics,
-          error.bytes,
-          error.capacity,
-        ),
+    const { signal, foreseen } = options;
+    return await this.#inTurn(
+      signal,
+      (pointer) =>
+        foreseen !== undefined && this.#lastNs !== undefined
+          ? this.#runForeseen(pointer, source, target, foreseen)
+          : this.#native.mb_pass_run_async(
+            pointer,
+            source,
+            BigInt(source.byteLength),
+            target,
+            BigInt(target.byteLength),
+            this.#statistics,
+            this.#error.bytes,
+            this.#error.capacity,
+          ),
+      () => {
+        const read = readStatistics(this.#statistics);
+        this.#lastNs = read.wallNs;
+        return read;
+      },
     );
-    const read = readStatistics(statistics);
-    this.#lastNs = read.wallNs;
-    return read;
   }
 
   /**
@@ -111,8 +117,7 @@ export class Pass implements Disposable, AsyncDisposable {
     const target = fixedBytes(output, "The output of a run");
     const pointer = this.#handle.pointer;
     if (this.#running) throw new InvalidArgument("Another run of this pass is under way. Await it first.");
-    const statistics = new BigUint64Array(8);
-    const error = new ErrorText();
+    const error = this.#error;
     error.unwrap(
       this.#native.mb_pass_run(
         pointer,
@@ -120,12 +125,12 @@ export class Pass implements Disposable, AsyncDisposable {
         BigInt(source.byteLength),
         target,
         BigInt(target.byteLength),
-        statistics,
+        this.#statistics,
         error.bytes,
         error.capacity,
       ),
     );
-    return readStatistics(statistics);
+    return readStatistics(this.#statistics);
   }
 
   /** Runs the plan `repetitions` times and returns the device time of each in seconds. Nothing is copied out. */
@@ -135,17 +140,20 @@ export class Pass implements Disposable, AsyncDisposable {
     }
     const source = fixedBytes(input, "The input of a run");
     const seconds = new Float64Array(repetitions);
-    await this.#inTurn([source, seconds], options.signal, (pointer, error) =>
-      this.#native.mb_pass_time_async(
-        pointer,
-        source,
-        BigInt(source.byteLength),
-        seconds,
-        BigInt(repetitions),
-        error.bytes,
-        error.capacity,
-      ));
-    return seconds;
+    return await this.#inTurn(
+      options.signal,
+      (pointer) =>
+        this.#native.mb_pass_time_async(
+          pointer,
+          source,
+          BigInt(source.byteLength),
+          seconds,
+          BigInt(repetitions),
+          this.#error.bytes,
+          this.#error.capacity,
+        ),
+      () => seconds,
+    );
   }
 
   /** Ends the run under way at its next op, and those that wait for their turn: they reject with a "cancelled" `DeviceError`. */
@@ -184,81 +192,82 @@ export class Pass implements Disposable, AsyncDisposable {
     this.#native.mb_pass_cancel(pointer);
   }
 
-  /** A run that is looked for; returns its status. */
-  async #runAwake(
+  /** A run that is begun on a thread of the library which is awake, if it can be, and whose end is met; returns its status. */
+  async #runForeseen(
     pointer: bigint,
     source: FixedBytes,
     target: FixedBytes,
-    statistics: BigUint64Array<ArrayBuffer>,
-    error: ErrorText,
+    how: "look" | "block",
   ): Promise<number> {
     const native = this.#native;
-    const begun = native.mb_pass_start(
-      pointer,
-      source,
-      BigInt(source.byteLength),
-      error.bytes,
-      error.capacity,
-    );
+    const { bytes, capacity } = this.#error;
+    const begun = native.mb_pass_start(pointer, source, BigInt(source.byteLength), bytes, capacity);
     if (begun !== 0) return begun;
-    const due = performance.now() + this.#lastNs! / 1e6;
-    while (native.mb_pass_ended(pointer) === 0) {
-      const left = due - performance.now();
-      if (left < -LATE) break;
-      await (left > EARLY ? delay(1) : macrotask());
-    }
-    const finish = native.mb_pass_ended(pointer) === 0 ? native.mb_pass_finish_async : native.mb_pass_finish;
-    return await finish(
-      pointer,
-      target,
-      BigInt(target.byteLength),
-      statistics,
-      error.bytes,
-      error.capacity,
-    );
+    const asleep = Math.floor(this.#lastNs! - NEAR);
+    let ended = asleep > 0 ? await native.mb_pass_wait_async(pointer, BigInt(asleep)) : 0;
+    if (how === "look") {
+      const late = performance.now() + (Math.min(asleep, 0) + NEAR + LATE) / 1e6;
+      while (ended === 0 && performance.now() < late) {
+        await macrotask();
+        ended = native.mb_pass_wait(pointer, 0n);
+      }
+    } else if (ended === 0) ended = native.mb_pass_wait(pointer, BigInt(Math.min(asleep, 0) + NEAR + LATE));
+    const size = BigInt(target.byteLength);
+    if (ended !== 0) return native.mb_pass_finish(pointer, target, size, this.#statistics, bytes, capacity);
+    return await native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity);
   }
 
-  /** Makes a nonblocking call once the calls before it have returned. `buffers` stay alive meanwhile. */
-  #inTurn(
-    buffers: readonly unknown[],
+  /**
+   * Makes a call of the library once those before it have returned, at once if none is under way, and reads its result before
+   * the next can begin. The calls under way keep the buffers alive.
+   */
+  async #inTurn<T>(
     signal: AbortSignal | undefined,
-    call: (pointer: bigint, error: ErrorText) => Promise<number>,
-  ): Promise<void> {
+    call: (pointer: bigint) => Promise<number>,
+    result: () => T,
+  ): Promise<T> {
     signal?.throwIfAborted();
     this.#handle.pointer; // throws Disposed now rather than in turn
     const cancels = this.#cancels;
-    const turn = this.#tail.then(async () => {
-      signal?.throwIfAborted();
-      if (cancels !== this.#cancels) {
-        throw new DeviceError("cancelled", "The run was cancelled before it began.");
+    const before = this.#tail;
+    const { promise, resolve: leave } = Promise.withResolvers<void>();
+    this.#tail = promise;
+    try {
+      if (before !== undefined) {
+        await before;
+        signal?.throwIfAborted();
+        if (cancels !== this.#cancels) {
+          throw new DeviceError("cancelled", "The run was cancelled before it began.");
+        }
       }
-      await this.#call(buffers, signal, call);
-    });
-    this.#tail = turn.catch(() => {}); // the caller gets the error
-    return turn;
+      const status = await this.#call(signal, call);
+      if (status === CANCELLED && this.#handle.closed) throw new Disposed("A pass");
+      if (status === CANCELLED) signal?.throwIfAborted();
+      this.#error.unwrap(status);
+      return result();
+    } finally {
+      if (this.#tail === promise) this.#tail = undefined;
+      leave();
+    }
   }
 
   async #call(
-    buffers: readonly unknown[],
     signal: AbortSignal | undefined,
-    call: (pointer: bigint, error: ErrorText) => Promise<number>,
-  ): Promise<void> {
-    const error = new ErrorText();
-    const pointer = this.#handle.pointer;
-    const abort = () => this.#cancelNative(pointer);
-    signal?.addEventListener("abort", abort);
+    call: (pointer: bigint) => Promise<number>,
+  ): Promise<number> {
+    const pointer = this.#handle.enter();
+    const abort = signal && (() => this.#cancelNative(pointer));
+    if (abort) signal.addEventListener("abort", abort);
     this.#running = true;
-    const status = await this.#handle.use([this, error, ...buffers], async () => {
-      const status = await call(pointer, error);
+    try {
+      return await call(pointer);
+    } finally {
       this.#running = false; // from here on a cancel concerns later runs
-      signal?.removeEventListener("abort", abort);
+      if (abort) signal.removeEventListener("abort", abort);
       if (this.#cancelled) this.#native.mb_pass_resume(pointer);
       this.#cancelled = false;
-      return status;
-    });
-    if (status === CANCELLED && this.#handle.closed) throw new Disposed("A pass");
-    if (status === CANCELLED) signal?.throwIfAborted();
-    error.unwrap(status);
+      this.#handle.leave();
+    }
   }
 }
 
@@ -270,8 +279,4 @@ function readStatistics(values: BigUint64Array): RunStatistics {
     commandBuffers: Number(values[3]),
     waits: Number(values[4]),
   };
-}
-
-function delay(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

@@ -105,8 +105,14 @@ export const symbols = {
   },
   // int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap)
   mb_pass_start: { parameters: ["usize", "buffer", "u64", "buffer", "u64"], result: "i32" },
-  // uint32_t mb_pass_ended(mb_pass *pass)
-  mb_pass_ended: { parameters: ["usize"], result: "u32" },
+  // uint32_t mb_pass_wait(mb_pass *pass, uint64_t nanoseconds)
+  mb_pass_wait: { parameters: ["usize", "u64"], result: "u32" },
+  mb_pass_wait_async: {
+    name: "mb_pass_wait",
+    parameters: ["usize", "u64"],
+    result: "u32",
+    nonblocking: true,
+  },
   // int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint64_t *stats, char *err,
   //                        uint64_t err_cap)
   mb_pass_finish: { parameters: ["usize", "buffer", "u64", "buffer", "buffer", "u64"], result: "i32" },

@@ -54,7 +54,7 @@ export class Drafter implements AsyncDisposable {
   readonly #arena: Buffer;
   readonly #states: Buffer;
   readonly #scope: AsyncDisposableStack;
-  /** see `RunOptions.awake` */ readonly #awake: boolean;
+  /** see `RunOptions.foreseen` */ readonly #foreseen: "look" | undefined;
   #closed = false;
 
   private constructor(
@@ -65,12 +65,12 @@ export class Drafter implements AsyncDisposable {
       arena: Buffer;
       states: Buffer;
       scope: AsyncDisposableStack;
-      awake: boolean;
+      foreseen: "look" | undefined;
     },
   ) {
     ({ plan: this.#plan, pass: this.#pass, arena: this.#arena, states: this.#states, scope: this.#scope } =
       parts);
-    this.#awake = parts.awake;
+    this.#foreseen = parts.foreseen;
   }
 
   /**
@@ -121,7 +121,7 @@ export class Drafter implements AsyncDisposable {
       arena,
       states,
       scope: scope.move(),
-      awake: device.kind !== "cpu",
+      foreseen: device.kind === "cpu" ? undefined : "look",
     });
   }
 
@@ -158,7 +158,7 @@ export class Drafter implements AsyncDisposable {
     const count = rows.length;
     const widths = [CANDIDATES, CANDIDATES, 4, ...(options.logits ? [V] : [])];
     const output = new Uint8Array(4 * count * widths.reduce((sum, width) => sum + width, 0));
-    await this.#pass.run(input, output, { signal: options.signal, awake: this.#awake });
+    await this.#pass.run(input, output, { signal: options.signal, foreseen: this.#foreseen });
     let at = 0;
     const take = (width: number) =>
       new Float32Array(output.buffer, (at += 4 * count * width) - 4 * count * width, count * width);

@@ -366,9 +366,10 @@ export class Forward implements AsyncDisposable {
     const { device, decode } = this.#parts;
     const isDecode = pass === decode.pass;
     const isShort = isDecode && this.#decodeSeconds < SHORT_SECONDS;
+    const foreseen = !isDecode ? undefined : device.kind === "cpu" ? "block" : "look";
     const { wallNs } = isShort
       ? await this.#runHere(pass, input, output, signal)
-      : await pass.run(input, output, { signal, awake: isDecode && device.kind !== "cpu" }).catch((error) => {
+      : await pass.run(input, output, { signal, foreseen }).catch((error) => {
         this.check(); // the pass is closed with the model, which is what the caller knows
         throw error;
       });

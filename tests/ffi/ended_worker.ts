@@ -7,6 +7,6 @@ const sample = fusedSample();
 const pass = await device.compile(sample.plan, sampleBuffers(device, sample));
 const output = new Uint8Array(outputBytes(sample));
 for (let i = 0;; i++) {
-  await pass.run(sampleBlock(), output, { awake: true });
+  await pass.run(sampleBlock(), output, { foreseen: "look" });
   if (i === 10) (self as unknown as Worker).postMessage("running");
 }

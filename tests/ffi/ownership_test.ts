@@ -216,17 +216,17 @@ Deno.test("a run that is looked for gives the same bytes and errors, however wel
   const plain = await pass.run(sampleBlock(), a);
   for (let i = 0; i < 20; i++) {
     b.fill(0);
-    const statistics = await pass.run(sampleBlock(), b, { awake: true });
+    const statistics = await pass.run(sampleBlock(), b, { foreseen: "look" });
     assertEquals(b, a);
     assert(statistics.wallNs > 0 && statistics.dispatches === plain.dispatches);
   }
   // The bytes are there before the call of the library has returned, so the next run may begin before that too.
-  await Promise.all(Array.from({ length: 20 }, () => pass.run(sampleBlock(), b, { awake: true })));
-  const wrong = await assertRejects(() => pass.run(sampleBlock(), new Uint8Array(1), { awake: true }));
+  await Promise.all(Array.from({ length: 20 }, () => pass.run(sampleBlock(), b, { foreseen: "look" })));
+  const wrong = await assertRejects(() => pass.run(sampleBlock(), new Uint8Array(1), { foreseen: "look" }));
   assert(wrong instanceof InvalidArgument, String(wrong));
   const block = sampleBlock();
   block[0]++; // its magic
-  const error = await assertRejects(() => pass.run(block, b, { awake: true }), DeviceError);
+  const error = await assertRejects(() => pass.run(block, b, { foreseen: "look" }), DeviceError);
   assertEquals(error.code, "invalid_input");
   assertEquals(pass.runSync(sampleBlock(), b).dispatches, plain.dispatches);
   assertEquals(b, a);
@@ -243,13 +243,13 @@ Deno.test("a run that is looked for is waited for like any other when it comes l
   for (let round = 0; round < 2; round++) {
     const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
     await sleep(5);
-    const late = pass.run(sampleBlock(), output, { awake: true });
+    const late = pass.run(sampleBlock(), output, { foreseen: "look" });
     await sleep(20);
     other.cancel();
     await long;
     assert((await late).wallNs > 10e6);
     assertEquals(output, expected);
-    assert((await pass.run(sampleBlock(), output, { awake: true })).wallNs > 0);
+    assert((await pass.run(sampleBlock(), output, { foreseen: "look" })).wallNs > 0);
     assertEquals(output, expected);
   }
 });
@@ -264,7 +264,7 @@ Deno.test("a run that is looked for ends with the signal's reason or with Dispos
     const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
     await sleep(5);
     const run = pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), {
-      awake: true,
+      foreseen: "look",
       signal: controller.signal,
     }).catch((error) => error);
     await sleep(0);
@@ -275,7 +275,7 @@ Deno.test("a run that is looked for ends with the signal's reason or with Dispos
   };
   const reason = new Error("enough");
   assertEquals(await stop((controller) => controller.abort(reason)), reason);
-  await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), { awake: true });
+  await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), { foreseen: "look" });
   assert(await stop(() => pass[Symbol.dispose]()) instanceof Disposed);
   await pass[Symbol.asyncDispose]();
   assertEquals(device.memory().livePasses, 1, "the other's");
@@ -293,7 +293,7 @@ Deno.test("a Worker that is ended during runs does no harm to what runs elsewher
       worker.onerror = (event) => reject(new Error(event.message));
     });
     worker.terminate();
-    await pass.run(sampleBlock(), b, { awake: true });
+    await pass.run(sampleBlock(), b, { foreseen: "look" });
     assertEquals(b, a);
   }
 });
