@@ -81,13 +81,13 @@ export class Pass implements Disposable, AsyncDisposable {
    * mask selects, live rows only, one after another, and must have exactly that many bytes. Both must stay untouched until the
    * promise settles. Rejects with `DeviceError`, `Disposed` or the signal's reason; `output` then holds nothing of use.
    */
-  async run(input: Bytes, output: Bytes = NO_OUTPUT, options: RunOptions = {}): Promise<RunStatistics> {
-    const source = fixedBytes(input, "The input of a run");
-    const target = fixedBytes(output, "The output of a run");
+  run(input: Bytes, output: Bytes = NO_OUTPUT, options: RunOptions = {}): Promise<RunStatistics> {
     const { signal, foreseen } = options;
-    return await this.#inTurn(
+    return this.#inTurn(
+      input,
+      output,
       signal,
-      (pointer) =>
+      (pointer, source, target) =>
         foreseen !== undefined && this.#lastNs !== undefined
           ? this.#runForeseen(pointer, source, target, foreseen)
           : this.#native.mb_pass_run_async(
@@ -138,11 +138,12 @@ export class Pass implements Disposable, AsyncDisposable {
     if (!Number.isSafeInteger(repetitions) || repetitions < 1) {
       throw new InvalidArgument(`repetitions is ${repetitions}; it must be a whole number from 1 on.`);
     }
-    const source = fixedBytes(input, "The input of a run");
     const seconds = new Float64Array(repetitions);
     return await this.#inTurn(
+      input,
+      NO_OUTPUT,
       options.signal,
-      (pointer) =>
+      (pointer, source) =>
         this.#native.mb_pass_time_async(
           pointer,
           source,
@@ -219,19 +220,25 @@ export class Pass implements Disposable, AsyncDisposable {
 
   /**
    * Makes a call of the library once those before it have returned, at once if none is under way, and reads its result before
-   * the next can begin. The calls under way keep the buffers alive.
+   * the next can begin. Calls under way keep their buffers alive.
    */
   async #inTurn<T>(
+    input: Bytes,
+    output: Bytes,
     signal: AbortSignal | undefined,
-    call: (pointer: bigint) => Promise<number>,
+    call: (pointer: bigint, source: FixedBytes, target: FixedBytes) => Promise<number>,
     result: () => T,
   ): Promise<T> {
+    const source = fixedBytes(input, "The input of a run");
+    const target = fixedBytes(output, "The output of a run");
     signal?.throwIfAborted();
     this.#handle.pointer; // throws Disposed now rather than in turn
     const cancels = this.#cancels;
     const before = this.#tail;
     const { promise, resolve: leave } = Promise.withResolvers<void>();
     this.#tail = promise;
+    let pointer: bigint | undefined;
+    const abort = () => this.#cancelNative(pointer!);
     try {
       if (before !== undefined) {
         await before;
@@ -240,33 +247,24 @@ export class Pass implements Disposable, AsyncDisposable {
           throw new DeviceError("cancelled", "The run was cancelled before it began.");
         }
       }
-      const status = await this.#call(signal, call);
+      pointer = this.#handle.enter();
+      signal?.addEventListener("abort", abort);
+      this.#running = true;
+      const status = await call(pointer, source, target);
       if (status === CANCELLED && this.#handle.closed) throw new Disposed("A pass");
       if (status === CANCELLED) signal?.throwIfAborted();
       this.#error.unwrap(status);
       return result();
     } finally {
+      if (pointer !== undefined) {
+        this.#running = false; // from here on a cancel concerns later runs
+        signal?.removeEventListener("abort", abort);
+        if (this.#cancelled) this.#native.mb_pass_resume(pointer);
+        this.#cancelled = false;
+        this.#handle.leave();
+      }
       if (this.#tail === promise) this.#tail = undefined;
       leave();
-    }
-  }
-
-  async #call(
-    signal: AbortSignal | undefined,
-    call: (pointer: bigint) => Promise<number>,
-  ): Promise<number> {
-    const pointer = this.#handle.enter();
-    const abort = signal && (() => this.#cancelNative(pointer));
-    if (abort) signal.addEventListener("abort", abort);
-    this.#running = true;
-    try {
-      return await call(pointer);
-    } finally {
-      this.#running = false; // from here on a cancel concerns later runs
-      if (abort) signal.removeEventListener("abort", abort);
-      if (this.#cancelled) this.#native.mb_pass_resume(pointer);
-      this.#cancelled = false;
-      this.#handle.leave();
     }
   }
 }

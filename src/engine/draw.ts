@@ -31,11 +31,10 @@ export function drawFrom(
   position: number,
   vocabularySize: number,
 ): Draw {
-  const ids = results.ids(row);
-  const values = results.values(row);
-  const stats = results.stats(row);
-  const [rawLogSumExp] = stats;
-  const candidates = candidatesOf({ ids, values, stats }, vocabularySize);
+  const found = results.candidates(row);
+  const { ids, values, stats } = found;
+  const rawLogSumExp = stats[0];
+  const candidates = candidatesOf(found, vocabularySize);
   if (candidates.count === 0) {
     throw new DeviceError(
       "not_finite",

@@ -8,10 +8,9 @@ import type { Pass, RunStatistics } from "../../ffi/pass.ts";
 import { PagePool } from "../cache/pages.ts";
 import { PrefixTree, type TokenKey } from "../cache/prefix.ts";
 import { type PageStore, Sequence } from "../cache/sequence.ts";
-import { Disposed } from "../errors.ts";
+import { DeviceError, Disposed } from "../errors.ts";
 import { macrotask } from "../event_loop.ts";
 import { type KvFormat, pageBytes, type PageGroup } from "../schedule/groups.ts";
-import { tensorBytes } from "../schedule/plan.ts";
 import type { TextPlan } from "../schedule/text.ts";
 import type { Warning } from "../warning.ts";
 import type { Drafter } from "./drafter.ts";
@@ -25,7 +24,7 @@ import {
   splitBlock,
 } from "./placed.ts";
 import { Pace, type PaceOptions } from "./pace.ts";
-import { Results } from "./results.ts";
+import { OutputViews, Results } from "./results.ts";
 import { Scheduler } from "./scheduler.ts";
 import type { DecodeWork } from "./waiting.ts";
 import type { WeightLayout } from "./weights.ts";
@@ -95,15 +94,6 @@ export interface EmbeddedPrefill extends Omit<PrefillOptions, "media"> {
   /** all but those that end before the prompt */ media?: readonly EmbeddedMedia[];
 }
 
-/** Outputs of a run with `count` output rows, by their index in the plan. */
-interface OutputViews {
-  plan: TextPlan;
-  mask: number;
-  count: number;
-  /** of all */ bytes: number;
-  views: ReadonlyMap<number, Uint8Array<ArrayBuffer>>;
-}
-
 /**
  * A forward of decode rows that took less is run on the caller's thread the next time: handing it to another and waking up
  * again takes a tenth of a millisecond where cores are few.
@@ -121,6 +111,8 @@ export class Forward implements AsyncDisposable {
   /** of the last forward of decode rows alone */
   #decodeSeconds = Infinity;
   #closed = false;
+  /** `stop` was called since the last forward began */
+  #stopped = false;
 
   /** Prefixes that later prompts can reuse. */
   readonly prefixes: PrefixTree;
@@ -253,8 +245,8 @@ export class Forward implements AsyncDisposable {
   }
 
   /** Appends a generated token and drafts of what follows it, of which those stay that `work.take` says. */
-  async speculate(work: DecodeWork): Promise<void> {
-    await this.#scheduler.decode(work);
+  speculate(work: DecodeWork): Promise<void> {
+    return this.#scheduler.decode(work);
   }
 
   /** Ends work that `speculate` was asked for: it rejects, and its sequence can be used once it has. */
@@ -286,10 +278,19 @@ export class Forward implements AsyncDisposable {
     });
   }
 
-  /** Runs one forward; decode parts come first. The caller commits or gives back what the sequences prepared. */
-  async run(parts: readonly Part[], signal?: AbortSignal): Promise<{ results: Results[]; seconds: number }> {
+  /**
+   * Runs one forward; decode parts come first. It begins before the call returns, unless there are soft tokens. The caller commits
+   * or gives back what the sequences prepared.
+   */
+  run(parts: readonly Part[]): Promise<{ results: Results[]; seconds: number }> {
     const { prefill, decode } = this.#parts;
-    return await this.#run(parts.at(-1)!.rowClass === "prefill" ? prefill : decode, parts, signal);
+    return this.#run(parts.at(-1)!.rowClass === "prefill" ? prefill : decode, parts);
+  }
+
+  /** Ends the forward of `run` that is under way: it rejects. */
+  stop(): void {
+    this.#stopped = true;
+    if (!this.#closed) this.#parts.prefill.pass.cancel(), this.#parts.decode.pass.cancel();
   }
 
   /** Reads the bytes of one KV page. */
@@ -335,9 +336,10 @@ export class Forward implements AsyncDisposable {
   async #run(
     { plan, pass, arena }: CompiledPlan,
     parts: readonly Part[],
-    signal: AbortSignal | undefined,
+    signal?: AbortSignal,
   ): Promise<{ results: Results[]; seconds: number }> {
     this.check();
+    this.#stopped = false;
     const rows: InputRow[] = [], outputs: OutputRow[] = [];
     let mask = 0;
     const soft: Float32Array[] = [];
@@ -352,8 +354,11 @@ export class Forward implements AsyncDisposable {
       if (requests.length > 0) mask |= own;
     }
     const count = outputs.length;
-    const { bytes, views } = this.#outputs(plan, mask, count);
-    if (soft.length > 0) await this.#writeSoft(plan, soft);
+    const views = this.#outputs(plan, mask, count);
+    if (soft.length > 0) {
+      await this.#writeSoft(plan, soft);
+      if (this.#stopped) throw new DeviceError("cancelled", "The forward was stopped before it began.");
+    }
     const input = encodeInput({
       rows,
       outputs,
@@ -362,17 +367,21 @@ export class Forward implements AsyncDisposable {
       vocabularySize: plan.vocabularySize,
       outputMask: mask,
     });
-    const output = this.#output.subarray(0, bytes);
+    const output = this.#output.subarray(0, views.bytes);
     const { device, decode } = this.#parts;
     const isDecode = pass === decode.pass;
     const isShort = isDecode && this.#decodeSeconds < SHORT_SECONDS;
     const foreseen = !isDecode ? undefined : device.kind === "cpu" ? "block" : "look";
-    const { wallNs } = isShort
-      ? await this.#runHere(pass, input, output, signal)
-      : await pass.run(input, output, { signal, foreseen }).catch((error) => {
-        this.check(); // the pass is closed with the model, which is what the caller knows
-        throw error;
-      });
+    let statistics: RunStatistics;
+    try {
+      statistics = isShort
+        ? await this.#runHere(pass, input, output, signal)
+        : await pass.run(input, output, { signal, foreseen });
+    } catch (error) {
+      this.check(); // the pass is closed with the model, which is what the caller knows
+      throw error;
+    }
+    const { wallNs } = statistics;
     if (isDecode) this.#decodeSeconds = wallNs * 1e-9;
     this.counts.forwards++;
     this.counts.rows += rows.length;
@@ -380,7 +389,7 @@ export class Forward implements AsyncDisposable {
     if (rows[0].rowClass !== rows.at(-1)!.rowClass) this.counts.mixed++;
     let first = 0;
     const results = parts.map(({ requests }) =>
-      new Results(plan, arena, views, (first += requests.length) - requests.length, requests.length)
+      new Results(views, arena, (first += requests.length) - requests.length, requests.length)
     );
     return { results, seconds: wallNs * 1e-9 };
   }
@@ -389,17 +398,10 @@ export class Forward implements AsyncDisposable {
   #outputs(plan: TextPlan, mask: number, count: number): OutputViews {
     const last = this.#views;
     if (last !== undefined && last.plan === plan && last.mask === mask && last.count === count) return last;
-    const sizes = plan.outputs.map((tensor, i) =>
-      mask >> i & 1 ? tensorBytes(tensor, { ...plan.limits, rows: count, out_rows: count }) : 0
-    );
-    const bytes = sizes.reduce((sum, size) => sum + size, 0);
-    if (this.#output.length < bytes) this.#output = new Uint8Array(bytes);
-    const views = new Map<number, Uint8Array<ArrayBuffer>>();
-    let at = 0;
-    sizes.forEach((size, i) => {
-      if (size > 0) views.set(i, this.#output.subarray(at, at += size));
+    return this.#views = new OutputViews(plan, mask, count, (bytes) => {
+      if (this.#output.length < bytes) this.#output = new Uint8Array(bytes);
+      return this.#output;
     });
-    return this.#views = { plan, mask, count, bytes, views };
   }
 
   /** Runs a pass on this thread, then gives everything else that waits for this thread its turn. */

@@ -52,13 +52,11 @@ export async function* drawTokens(
   context: GenerationContext,
   facts: GenerationFacts,
 ): AsyncGenerator<Draw, void, undefined> {
-  const { forward, contextLength, stops } = context;
+  const { forward, contextLength } = context;
   const ids = [...timeline.ids]; // may be ahead of what the caller knows
   settings.signal?.throwIfAborted();
   if (ids.length === 0) throw new InvalidArgument("There is no token to continue from. Append at least one.");
   if (ids.length >= contextLength) throw new ContextFull(ids.length + 1, contextLength);
-  const most = Math.min(settings.maxTokens, contextLength - ids.length);
-  const prompt = ids.length;
   // From here to the reservation nothing else runs: what is shared is the caller's at once, or refused.
   if (timeline.sequence.length === 0) {
     timeline.sequence.dispose();
@@ -69,62 +67,21 @@ export async function* drawTokens(
   }
   const { sequence } = timeline;
   facts.cachedTokens = sequence.length;
-  let reserved = prompt; // tokens
-  const reserve = () => {
-    const step = settings.promised ? most : USUAL_REPLY;
-    reserved = Math.min(ids.length + step, prompt + most);
-    sequence.reserve(reserved, Math.max(forward.chunkRows, 1 + MOST_DRAFTS));
-  };
-  reserve();
-
   const working: Timeline = { ...timeline, ids, keys: timeline.keys && [...timeline.keys] };
   const steps = new Steps(working, settings, context, facts);
-  let drawn = 0;
-  const next = () => steps.next(Math.min(most - drawn, reserved - ids.length) - 1); // drafts have room for one less
-  let ahead: Promise<Draw[]> | undefined;
   try {
-    for (let draws = await next();;) {
-      const taken: Draw[] = [];
+    for (;;) {
+      const draws = await steps.next();
       for (const draw of draws) {
-        taken.push(draw);
-        ids.push(draw.id);
-        working.keys?.push(draw.id);
-        working.drawn = true;
-        steps.adjustments.accept(draw.id);
-        drawn++;
-        if (!settings.ignoreEos && stops.has(draw.id)) draw.end = "stop";
-        else if (drawn === most) draw.end = drawn >= settings.maxTokens ? "maxTokens" : "context";
-        else if (ids.length === reserved) {
-          try {
-            reserve();
-          } catch (error) {
-            if (!(error instanceof MemoryLimit)) throw error;
-            [draw.end, draw.refusal] = ["memory", error];
-          }
-        }
-        if (draw.end !== undefined) break;
-      }
-      // The device need not wait for what the caller does with these tokens.
-      if (taken.at(-1)!.end === undefined) {
-        ahead = next();
-        ahead.catch(() => {}); // told when it is asked for
-      }
-      for (const draw of taken) {
         timeline.ids.push(draw.id);
         timeline.keys?.push(draw.id);
         timeline.drawn = true;
         yield draw;
       }
-      if (ahead === undefined) return;
-      draws = await ahead;
-      ahead = undefined;
-      settings.signal?.throwIfAborted(); // it may have come after the forward
+      if (draws.at(-1)!.end !== undefined) return;
     }
   } finally {
-    if (ahead !== undefined) {
-      steps.leave();
-      await ahead.catch(() => {});
-    }
+    await steps.leave();
     // Tokens that nobody wanted any more, and drafts that were right.
     const known = timeline.ids.length;
     if (sequence.length >= known) sequence.truncate(known - 1);
@@ -133,22 +90,34 @@ export async function* drawTokens(
 
 /** Forwards of one generation. */
 class Steps {
-  readonly adjustments: Adjustments;
+  readonly #adjustments: Adjustments;
   readonly #timeline: Timeline;
   readonly #settings: Settings;
   readonly #context: GenerationContext;
   readonly #counts: SpeculationCounts | undefined;
   readonly #lengths: DraftLength;
   readonly #mask: number;
+  /** tokens before the first draw */ readonly #prompt: number;
+  /** draws at most */ readonly #most: number;
+  #drawn = 0;
+  /** tokens that the sequence has room for */ #reserved = 0;
+  /** draws of the forward that was asked for last; undefined before the first, and once they were told */
+  #ahead: Promise<Draw[]> | undefined;
+  /** somebody waits for them */ #isAwaited = false;
+  /** of them, those that are accepted */ #accepted: Draw[] | undefined;
   /** the last decode rows that were asked for */ #work: DecodeWork | undefined;
   /** before the last token, where a drafter wants it */
   #state: Float32Array<ArrayBuffer> | undefined;
 
+  /** Reserves what the sequence needs. Throws `MemoryLimit`. */
   constructor(timeline: Timeline, settings: Settings, context: GenerationContext, facts: GenerationFacts) {
     this.#timeline = timeline;
     this.#settings = settings;
     this.#context = context;
-    this.adjustments = new Adjustments(settings, timeline.ids);
+    this.#adjustments = new Adjustments(settings, timeline.ids);
+    this.#prompt = timeline.ids.length;
+    this.#most = Math.min(settings.maxTokens, context.contextLength - this.#prompt);
+    this.#reserve();
     const { speculative = context.hasDrafter } = settings;
     const isNetwork = speculative !== false && context.hasDrafter;
     if (speculative !== false) {
@@ -160,11 +129,80 @@ class Steps {
     this.#mask = CANDIDATE_OUTPUTS | (isNetwork ? STATE_OUTPUT : 0);
   }
 
-  /** The draws of the next forward: one, and one more for each of up to `room` drafts that were right. */
-  async next(room: number): Promise<Draw[]> {
-    const { ids, keys, media, sequence, drawn } = this.#timeline;
-    const pending = ids.slice(sequence.length);
-    if (pending.length === 1 && drawn) return await this.#verify(pending[0], Math.max(0, room));
+  /**
+   * The draws of the next forward: one, and one more for each draft that was right. The forward after them runs when they are
+   * told, unless the last of them is the end.
+   */
+  async next(): Promise<Draw[]> {
+    const isFirst = this.#ahead === undefined;
+    const ahead = this.#ahead ?? this.#ask();
+    this.#isAwaited = true;
+    const draws = await ahead;
+    this.#isAwaited = false;
+    const accepted = this.#accepted ?? this.#accept(draws);
+    this.#accepted = undefined;
+    if (!isFirst) this.#settings.signal?.throwIfAborted(); // it may have come after the forward
+    return accepted;
+  }
+
+  /** Nobody wants what was asked for and not told. Resolves when the sequence can be used. */
+  async leave(): Promise<void> {
+    if (this.#ahead === undefined) return;
+    if (this.#work !== undefined) this.#context.forward.leave(this.#work);
+    await this.#ahead.catch(() => {});
+  }
+
+  /** Adds draws to the tokens, up to the end if there is one; else asks for the forward after them. */
+  #accept(draws: readonly Draw[]): Draw[] {
+    const { stops } = this.#context;
+    const { ignoreEos, maxTokens } = this.#settings;
+    const { ids, keys } = this.#timeline;
+    const accepted: Draw[] = [];
+    for (const draw of draws) {
+      accepted.push(draw);
+      ids.push(draw.id);
+      keys?.push(draw.id);
+      this.#timeline.drawn = true;
+      this.#adjustments.accept(draw.id);
+      this.#drawn++;
+      if (!ignoreEos && stops.has(draw.id)) draw.end = "stop";
+      else if (this.#drawn === this.#most) draw.end = this.#drawn >= maxTokens ? "maxTokens" : "context";
+      else if (ids.length === this.#reserved) {
+        try {
+          this.#reserve();
+        } catch (error) {
+          if (!(error instanceof MemoryLimit)) throw error;
+          [draw.end, draw.refusal] = ["memory", error];
+        }
+      }
+      if (draw.end !== undefined) break;
+    }
+    this.#ahead = undefined;
+    if (accepted.at(-1)!.end === undefined) {
+      this.#ahead = this.#ask();
+      this.#ahead.catch(() => {}); // told when it is asked for
+    }
+    return accepted;
+  }
+
+  /** Promises the sequence room for the tokens to come, or for the usual reply where nobody says how many these are. */
+  #reserve(): void {
+    const { ids, sequence } = this.#timeline;
+    const step = this.#settings.promised ? this.#most : USUAL_REPLY;
+    this.#reserved = Math.min(ids.length + step, this.#prompt + this.#most);
+    sequence.reserve(this.#reserved, Math.max(this.#context.forward.chunkRows, 1 + MOST_DRAFTS));
+  }
+
+  /** Asks for the draws of a forward with what is not in the sequence yet. */
+  #ask(): Promise<Draw[]> {
+    const { ids, sequence, drawn } = this.#timeline;
+    return drawn && ids.length === sequence.length + 1
+      ? this.#verify(ids.at(-1)!)
+      : this.#prefill(ids.slice(sequence.length));
+  }
+
+  async #prefill(pending: readonly number[]): Promise<Draw[]> {
+    const { ids, keys, media, sequence } = this.#timeline;
     let draws: Draw[] = [];
     await this.#context.forward.prefill(
       sequence,
@@ -172,29 +210,23 @@ class Steps {
       {
         outputs: 1,
         mask: this.#mask,
-        last: this.#request(this.adjustments),
+        last: this.#request(this.#adjustments),
         keys: keys ?? ids,
         media,
         signal: this.#settings.signal,
       },
-      (results) => draws = this.#take(results, [], [this.adjustments]),
+      (results) => draws = this.#take(results, [], [this.#adjustments]),
     );
     return draws;
   }
 
-  /** Nobody wants the draws that were asked for last. */
-  leave(): void {
-    if (this.#work !== undefined) this.#context.forward.leave(this.#work);
-  }
-
-  async #verify(token: number, room: number): Promise<Draw[]> {
+  /** The token that was drawn last, and drafts of those after it. */
+  #verify(token: number): Promise<Draw[]> {
     const { ids, keys, sequence } = this.#timeline;
-    const { signal } = this.#settings;
     const isNetwork = this.#counts?.drafter === "network";
-    const cost = (drafts: number) => this.#context.forward.draftCost(drafts, isNetwork);
-    const wanted = this.#counts ? Math.min(room, this.#lengths.next(cost)) : 0;
+    const wanted = this.#wantedDrafts(isNetwork);
     const draft = isNetwork ? this.#draftRequest(token, wanted) : undefined;
-    const found = this.#counts?.drafter === "lookup" && wanted > 0 ? lookUp(ids, wanted) : [];
+    const found = !isNetwork && wanted > 0 ? lookUp(ids, wanted) : [];
     let drafts: readonly number[] = [];
     let adjustments: Adjustments[] = [];
     let draws: Draw[] = [];
@@ -202,28 +234,42 @@ class Steps {
       sequence,
       keys: keys ?? ids,
       mask: this.#mask,
-      signal,
+      signal: this.#settings.signal,
       rows: 1 + (draft?.count ?? found.length),
       draft,
       drafts: found,
       build: (drafted) => {
         drafts = drafted;
-        adjustments = this.adjustments.ahead(drafts);
+        adjustments = this.#adjustments.ahead(drafts);
         return { tokens: [token, ...drafts], requests: adjustments.map((each) => this.#request(each)) };
       },
       take: (results) => {
         draws = this.#take(results, drafts, adjustments);
+        this.#noteDrafts(draws, drafts);
         return draws.length;
       },
+      // A reader that is slower than the forwards gets one of them ahead, not more.
+      goOn: () => {
+        if (this.#isAwaited) this.#accepted = this.#accept(draws);
+      },
     };
-    await this.#context.forward.speculate(this.#work);
-    if (this.#counts) {
-      const accepted = draws.filter(({ id }, i) => id === drafts[i]).length;
-      this.#counts.drafted += drafts.length;
-      this.#counts.accepted += accepted;
-      this.#lengths.note(drafts.length, accepted);
-    }
-    return draws;
+    return this.#context.forward.speculate(this.#work).then(() => draws);
+  }
+
+  /** Drafts that are worth it, as far as there is room for them. */
+  #wantedDrafts(isNetwork: boolean): number {
+    if (this.#counts === undefined) return 0;
+    const room = Math.min(this.#most - this.#drawn, this.#reserved - this.#timeline.ids.length) - 1;
+    const cost = (drafts: number) => this.#context.forward.draftCost(drafts, isNetwork);
+    return Math.min(Math.max(0, room), this.#lengths.next(cost));
+  }
+
+  #noteDrafts(draws: readonly Draw[], drafts: readonly number[]): void {
+    if (this.#counts === undefined) return;
+    const accepted = draws.filter(({ id }, i) => id === drafts[i]).length;
+    this.#counts.drafted += drafts.length;
+    this.#counts.accepted += accepted;
+    this.#lengths.note(drafts.length, accepted);
   }
 
   /** Draws from each row as long as the draws are those that the following rows were computed for. */
@@ -254,7 +300,7 @@ class Steps {
       token,
       state: this.#state,
       count,
-      request: this.#request(this.adjustments),
+      request: this.#request(this.#adjustments),
       choose: (row, step) => {
         const candidates = candidatesOf(row, this.#context.vocabularySize);
         if (candidates.count === 0) return undefined;

@@ -15,14 +15,15 @@ import type { Pace } from "./pace.ts";
 import { splitBlock } from "./placed.ts";
 import type { Results } from "./results.ts";
 import { draftTokens } from "./speculative.ts";
-import type {
-  DecodeWork,
-  SchedulerLimits,
-  Share,
-  Waiting,
-  WaitingAlone,
-  WaitingDecode,
-  WaitingPrompt,
+import {
+  type DecodeWork,
+  release,
+  type SchedulerLimits,
+  type Share,
+  type Waiting,
+  type WaitingAlone,
+  type WaitingDecode,
+  type WaitingPrompt,
 } from "./waiting.ts";
 
 /** Turns of the microtask queue after which streams that go on at once have asked for their next row. */
@@ -41,7 +42,9 @@ export class Scheduler {
   #running: Promise<void> | undefined;
   #lastDecode = -Infinity;
   #retried = false;
-  /** ends the forward under way where nobody wants it */ #stopIfUnwanted: (() => void) | undefined;
+  /** of the forward under way */ #shares: Share[] = [];
+  /** when the last forward ended, or the first of a row of them was asked for, by `performance.now()` */ #since =
+    0;
   #drafterClosed: Promise<void> | undefined;
   /** Drafts for decode work that asks for it. */
   drafter: Drafter | undefined;
@@ -82,7 +85,7 @@ export class Scheduler {
     work.left = true;
     const at = this.#decodes.findIndex((waiting) => waiting.work === work);
     if (at >= 0) this.#reject(this.#decodes.splice(at, 1), leftError());
-    else this.#stopIfUnwanted?.();
+    else this.#stopIfUnwanted();
   }
 
   /** Runs `work` while no forward runs. */
@@ -109,33 +112,43 @@ export class Scheduler {
     return new Promise<void>((resolve, reject) => {
       this.#forward.check();
       signal?.throwIfAborted();
-      // What runs is told by its own forward; what waits leaves at once.
-      const abort = () => {
-        const before = this.#decodes.length + this.#prompts.length + this.#alone.length;
-        const others = <T extends Waiting>(list: T[]) => list.filter((other) => other.reject !== reject);
-        this.#decodes = others(this.#decodes);
-        this.#prompts = others(this.#prompts);
-        this.#alone = others(this.#alone);
-        if (this.#decodes.length + this.#prompts.length + this.#alone.length < before) reject(signal!.reason);
-      };
-      signal?.addEventListener("abort", abort, { once: true });
-      enqueue({ signal, resolve, reject, release: () => signal?.removeEventListener("abort", abort) });
+      const abort = signal && (() => this.#abort(reject, signal));
+      if (abort) signal.addEventListener("abort", abort, { once: true });
+      enqueue({ signal, resolve, reject, abort });
       this.#running ??= this.#loop();
     });
   }
 
+  /** What waits leaves at once; a forward under way ends if nobody else is part of it. */
+  #abort(reject: Waiting["reject"], signal: AbortSignal): void {
+    const before = this.#decodes.length + this.#prompts.length + this.#alone.length;
+    const others = <T extends Waiting>(list: T[]) => list.filter((other) => other.reject !== reject);
+    this.#decodes = others(this.#decodes);
+    this.#prompts = others(this.#prompts);
+    this.#alone = others(this.#alone);
+    const after = this.#decodes.length + this.#prompts.length + this.#alone.length;
+    if (after < before) reject(signal.reason);
+    else this.#stopIfUnwanted();
+  }
+
+  #stopIfUnwanted(): void {
+    if (this.#shares.length === 0 || !this.#shares.every(({ waiting }) => isUnwanted(waiting))) return;
+    this.#forward.stop();
+  }
+
   async #loop(): Promise<void> {
     let expected = 0;
+    this.#since = performance.now();
     for (;;) {
-      const started = performance.now();
-      await this.#gather(expected);
+      if (expected === 0 || this.#decodes.length < expected) await this.#gather(expected);
       expected = 0;
       const alone = this.#alone.shift();
       if (alone !== undefined) {
-        alone.release();
+        release(alone);
         await alone.run().then(alone.resolve, alone.reject);
+        this.#since = performance.now();
       } else if (this.#decodes.length + this.#prompts.length > 0) {
-        expected = await this.#step(started);
+        expected = await this.#step();
       } else {
         break;
       }
@@ -151,60 +164,53 @@ export class Scheduler {
     if (this.#decodes.length < expected) await macrotask();
   }
 
-  /**
-   * One forward; returns how many streams are likely to ask for another row. `started`: when those of the one before began to ask,
-   * by `performance.now()`.
-   */
-  async #step(started: number): Promise<number> {
+  /** One forward; returns how many streams are likely to ask for another row. */
+  async #step(): Promise<number> {
     const decodes = this.#takeDecodes();
-    const cancel = new AbortController();
+    const drafts = decodes.map(({ work, rows }) => work.drafts?.slice(0, rows - 1) ?? []);
+    if (this.drafter !== undefined && decodes.some(asksForDrafts)) {
+      try {
+        await this.#draft(this.drafter, decodes, drafts);
+      } catch (error) {
+        this.#reject(decodes, error);
+        return 0;
+      }
+    }
     const shares: Share[] = [];
-    let drafts: number[][];
-    try {
-      const drafting = performance.now();
-      drafts = await this.#draft(decodes, cancel);
-      started += performance.now() - drafting;
-    } catch (error) {
-      this.#reject(decodes, error);
-      return 0;
-    }
-    for (const [i, waiting] of decodes.entries()) this.#addDecode(shares, waiting, drafts[i]);
-    this.#addPrompts(shares);
+    decodes.forEach((waiting, i) => this.#addDecode(shares, waiting, drafts[i]));
+    if (this.#prompts.length > 0) this.#addPrompts(shares);
     if (shares.length === 0) return 0;
-    if (decodes.length > 0) this.#lastDecode = performance.now();
-
-    const stopIfUnwanted = this.#stopIfUnwanted = () => {
-      if (shares.every(({ waiting }) => waiting.signal?.aborted || hasLeft(waiting))) cancel.abort();
-    };
-    for (const { waiting } of shares) waiting.signal?.addEventListener("abort", stopIfUnwanted);
-    stopIfUnwanted();
-    let failure: { error: unknown } | undefined;
-    let results: Results[] = [];
+    const started = performance.now();
+    if (decodes.length > 0) this.#lastDecode = started;
+    this.#shares = shares;
+    let results: Results[];
     try {
-      const run = await this.#forward.run(shares.map(({ part }) => part), cancel.signal);
+      const run = await this.#forward.run(shares.map(({ part }) => part));
       results = run.results;
-      const rowsOf = (rowClass: Part["rowClass"]) =>
-        shares.reduce((sum, { part }) => sum + (part.rowClass === rowClass ? part.tokens.length : 0), 0);
-      this.#pace.note(rowsOf("prefill"), rowsOf("decode"), run.seconds);
+      this.#note(shares, run.seconds);
     } catch (error) {
-      failure = { error };
-    }
-    for (const { waiting } of shares) waiting.signal?.removeEventListener("abort", stopIfUnwanted);
-    this.#stopIfUnwanted = undefined;
-    if (failure !== undefined) {
-      this.#fail(shares, failure.error);
+      this.#shares = [];
+      this.#fail(shares, error);
       return 0;
     }
+    this.#shares = [];
     this.#retried = false;
     let streams = 0;
-    shares.forEach((share, i) => {
-      if (this.#finish(share, results[i])) streams++;
-    });
-    if (shares.every(({ part }) => part.rowClass === "decode")) {
-      const rows = shares.reduce((sum, { part }) => sum + part.tokens.length, 0);
-      this.costs.note(shares.length, rows, (performance.now() - started) / 1000);
-    }
+    for (let i = 0; i < shares.length; i++) if (this.#finish(shares[i], results[i])) streams++;
     return streams;
+  }
+
+  /** Learns from a forward that has ended. */
+  #note(shares: readonly Share[], seconds: number): void {
+    let prompts = 0, decodes = 0;
+    for (const { part: { rowClass, tokens } } of shares) {
+      if (rowClass === "prefill") prompts += tokens.length;
+      else decodes += tokens.length;
+    }
+    this.#pace.note(prompts, decodes, seconds);
+    const now = performance.now();
+    if (prompts === 0) this.costs.note(shares.length, decodes, (now - this.#since) / 1000);
+    this.#since = now;
   }
 
   /**
@@ -221,13 +227,9 @@ export class Scheduler {
     return taken;
   }
 
-  /** Drafts of the decode work: those that are there, or of the drafter, which takes all sequences in one step. */
-  async #draft(decodes: readonly WaitingDecode[], cancel: AbortController): Promise<number[][]> {
-    const asking = decodes.filter(({ work, rows, signal }) =>
-      work.draft !== undefined && rows > 1 && !signal?.aborted
-    );
-    const drafts = decodes.map(({ work, rows }) => work.drafts?.slice(0, rows - 1) ?? []);
-    if (asking.length === 0 || this.drafter === undefined) return drafts;
+  /** Puts drafts of the drafter, which takes all sequences in one step, in the place of those of work that asks for it. */
+  async #draft(drafter: Drafter, decodes: readonly WaitingDecode[], drafts: number[][]): Promise<void> {
+    const asking = decodes.filter(asksForDrafts);
     const requests = asking.map(({ work, rows }) => ({
       ...work.draft!,
       count: rows - 1,
@@ -235,14 +237,15 @@ export class Scheduler {
       tables: work.sequence.tables,
     }));
     const started = performance.now();
-    const found = await draftTokens(this.drafter, requests, cancel.signal).catch((error) => {
+    const found = await draftTokens(drafter, requests, undefined).catch((error) => {
       this.#forward.check(); // the drafter is closed with the model, which is what the caller knows
       throw error;
     });
     const steps = requests.reduce((most, { count }) => Math.max(most, count), 0);
-    this.costs.noteSteps(steps, (performance.now() - started) / 1000);
+    const now = performance.now();
+    this.costs.noteSteps(steps, (now - started) / 1000);
+    this.#since += now - started;
     asking.forEach((waiting, i) => drafts[decodes.indexOf(waiting)] = found[i]);
-    return drafts;
   }
 
   #addDecode(shares: Share[], waiting: WaitingDecode, drafts: readonly number[]): void {
@@ -334,6 +337,7 @@ export class Scheduler {
       if (hasLeft(waiting)) throw leftError();
       if ("work" in waiting) {
         this.#commit(sequence, waiting.work.take(results), waiting.work.keys);
+        waiting.work.goOn?.();
       } else {
         if (results.rows > 0) waiting.take(results);
         this.#commit(sequence, tokens.length, waiting.options.keys);
@@ -348,7 +352,7 @@ export class Scheduler {
       this.#reject([waiting], error);
       return false;
     }
-    waiting.release();
+    release(waiting);
     waiting.resolve();
     return true;
   }
@@ -381,7 +385,7 @@ export class Scheduler {
     this.#retried = again;
     const decodes: WaitingDecode[] = [], prompts: WaitingPrompt[] = [];
     for (const { waiting } of shares) {
-      if (!again || waiting.signal?.aborted || hasLeft(waiting)) this.#reject([waiting], error);
+      if (!again || isUnwanted(waiting)) this.#reject([waiting], error);
       else if ("work" in waiting) decodes.push(waiting);
       else prompts.push(waiting);
     }
@@ -391,16 +395,26 @@ export class Scheduler {
 
   /** Ends work with the reason of its own signal, or with what went wrong. */
   #reject(list: readonly Waiting[], error: unknown): void {
-    for (const { signal, release, reject } of list) {
-      release();
-      reject(signal?.aborted ? signal.reason : error);
+    for (const waiting of list) {
+      release(waiting);
+      waiting.reject(waiting.signal?.aborted ? waiting.signal.reason : error);
     }
   }
 }
 
-/** Whether nobody wants the work any more. */
+/** Whether its reader left. */
 function hasLeft(waiting: Waiting | WaitingDecode): boolean {
   return "work" in waiting && waiting.work.left === true;
+}
+
+/** Whether nobody wants the work any more. */
+function isUnwanted(waiting: Waiting | WaitingDecode): boolean {
+  return waiting.signal?.aborted === true || hasLeft(waiting);
+}
+
+/** Whether the drafter network is to draft for it. */
+function asksForDrafts({ work, rows, signal }: WaitingDecode): boolean {
+  return work.draft !== undefined && rows > 1 && !signal?.aborted;
 }
 
 function leftError(): Error {

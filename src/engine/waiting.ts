@@ -20,6 +20,11 @@ export interface DecodeWork {
   /** looks at the results and says how many of the tokens stay in the sequence */ take(
     results: Results,
   ): number;
+  /**
+   * Called when those tokens are counted in. What it asks for is part of the next forward, which begins before anything else
+   * of this thread has its turn.
+   */
+  goOn?(): void;
   /** set by `Scheduler.leave`: nobody wants it any more */ left?: boolean;
 }
 
@@ -36,7 +41,7 @@ export interface Waiting {
   signal: AbortSignal | undefined;
   resolve(): void;
   reject(reason: unknown): void;
-  /** removes the listener */ release(): void;
+  /** hears of the signal, until `release` */ abort: (() => void) | undefined;
 }
 
 export interface WaitingDecode extends Waiting {
@@ -54,6 +59,11 @@ export interface WaitingPrompt extends Waiting {
 
 export interface WaitingAlone extends Waiting {
   run: () => Promise<void>;
+}
+
+/** Ends listening to the signal. */
+export function release({ signal, abort }: Waiting): void {
+  if (abort !== undefined) signal!.removeEventListener("abort", abort);
 }
 
 /** One sequence's share of a forward. */
