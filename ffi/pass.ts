@@ -35,20 +35,22 @@ export interface RunOptions {
   /** ends the run at its next op; the call then rejects with the signal's reason */
   signal?: AbortSignal;
   /**
-   * Expects the run to end when the last one would have, and is there about a millisecond before: waking threads up takes some 50
+   * Expects the run to end when the last one would have, and is there a little before: waking threads up takes some 50
    * µs each, and what leads from one to a promise of this thread as much again. "look" looks in every turn of the event loop then:
    * timers and I/O have theirs, but one core is busy, so it is for devices that leave the cores to others. "block" sleeps in the
-   * library, for some milliseconds at most. A run that is later than that is waited for as others are.
+   * library, for four milliseconds at most. A run that is later than that is waited for as others are.
    */
   foreseen?: "look" | "block";
 }
 
 const CANCELLED = 10; // MB_CANCELLED
 const NO_OUTPUT = new Uint8Array(0);
-/** Nanoseconds before its end at which a foreseen run is there for. */
-const NEAR = 1e6;
-/** Nanoseconds after which one that is late is waited for on another thread. */
-const LATE = 1e6;
+/** Nanoseconds before its end at which a run is looked for, and after which one that is late is not. */
+const LOOK_EARLY = 4e6, LOOK_LATE = 1e6;
+/** Nanoseconds before its end at which a run is waited for in the library, and after which one that is late is not. */
+const BLOCK_MOST = 2e6;
+/** The same as a part of what the last run took, where that is less. */
+const BLOCK_PART = 1 / 8;
 
 /**
  * Made by `Device.compile`. Runs of one pass take turns. `using` closes it at the end of the scope: a run under way is cancelled
@@ -204,15 +206,17 @@ export class Pass implements Disposable, AsyncDisposable {
     const { bytes, capacity } = this.#error;
     const begun = native.mb_pass_start(pointer, source, BigInt(source.byteLength), bytes, capacity);
     if (begun !== 0) return begun;
-    const asleep = Math.floor(this.#lastNs! - NEAR);
-    let ended = asleep > 0 ? await native.mb_pass_wait_async(pointer, BigInt(asleep)) : 0;
-    if (how === "look") {
-      const late = performance.now() + (Math.min(asleep, 0) + NEAR + LATE) / 1e6;
+    const last = this.#lastNs!;
+    const early = how === "look" ? LOOK_EARLY : Math.floor(Math.min(BLOCK_MOST, BLOCK_PART * last));
+    let ended = last > early ? await native.mb_pass_wait_async(pointer, BigInt(last - early)) : 0;
+    if (how === "block" && ended === 0) ended = native.mb_pass_wait(pointer, BigInt(2 * early));
+    else if (how === "look") {
+      const late = performance.now() + (Math.min(last, early) + LOOK_LATE) / 1e6;
       while (ended === 0 && performance.now() < late) {
         await macrotask();
         ended = native.mb_pass_wait(pointer, 0n);
       }
-    } else if (ended === 0) ended = native.mb_pass_wait(pointer, BigInt(Math.min(asleep, 0) + NEAR + LATE));
+    }
     const size = BigInt(target.byteLength);
     if (ended !== 0) return native.mb_pass_finish(pointer, target, size, this.#statistics, bytes, capacity);
     return await native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity);
