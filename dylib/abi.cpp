@@ -1,4 +1,5 @@
 // abi.cpp: the functions of markbase.h. Each checks its arguments, calls the device, and lets no exception out.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -51,6 +52,7 @@ struct StartedRun {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return has_ended(); });
   }
+  // At most so long; whether it has ended.
   bool wait(std::chrono::nanoseconds most) {
     if (most.count() == 0) return has_ended();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -485,7 +487,8 @@ uint32_t mb_pass_wait(mb_pass *pass, uint64_t nanoseconds) {
     const std::lock_guard<std::mutex> lock(pass->shared->started_mutex);
     run = pass->shared->started;
   }
-  return !run || run->wait(std::chrono::nanoseconds(nanoseconds)) ? 1 : 0;
+  const auto most = std::chrono::nanoseconds(std::min<uint64_t>(nanoseconds, 1ull << 60));  // a sum with the time
+  return !run || run->wait(most) ? 1 : 0;
 }
 
 int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint64_t *stats, char *err,

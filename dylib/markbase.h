@@ -27,7 +27,7 @@ extern "C" {
 #define MB_EXPORT __attribute__((visibility("default")))
 #endif
 
-#define MB_ABI_VERSION 2u
+#define MB_ABI_VERSION 3u
 
 typedef enum mb_status {
   MB_OK = 0,

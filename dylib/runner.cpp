@@ -9,8 +9,10 @@ namespace mb {
 
 namespace {
 
-// Longer than what lies between two steps of a generation, short enough to leave the core to others.
-constexpr auto kAwake = std::chrono::microseconds(500);
+// Longer than what lies between two steps of a generation, short enough to leave the core to others. An only core is left at once.
+std::chrono::microseconds awake() {
+  return std::chrono::microseconds(std::thread::hardware_concurrency() == 1 ? 0 : 500);
+}
 
 }  // namespace
 
@@ -34,9 +36,10 @@ void Runner::give(std::function<void()> work) {
 }
 
 void Runner::serve(State &state) {
+  const auto awake_for = awake();
   uint64_t seen = 0;
   for (;;) {
-    const auto end = std::chrono::steady_clock::now() + kAwake;
+    const auto end = std::chrono::steady_clock::now() + awake_for;
     while (state.changes.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < end) {
       for (int i = 0; i < 16 && state.changes.load(std::memory_order_acquire) == seen; i++) pause();
     }

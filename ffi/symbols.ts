@@ -142,4 +142,4 @@ export const symbols = {
 } as const satisfies Deno.ForeignLibraryInterface;
 
 /** `MB_ABI_VERSION` that this table was written for. */
-export const ABI_VERSION = 2;
+export const ABI_VERSION = 3;

@@ -208,78 +208,84 @@ Deno.test("blocking and nonblocking runs give the same bytes; a blocking one is 
   }
 });
 
-Deno.test("a run that is looked for gives the same bytes and errors, however well its end was foreseen", async () => {
-  using device = await Device.open("cpu");
-  const sample = fusedSample();
-  using pass = await device.compile(sample.plan, sampleBuffers(device, sample));
-  const [a, b] = [new Uint8Array(outputBytes(sample)), new Uint8Array(outputBytes(sample))];
-  const plain = await pass.run(sampleBlock(), a);
-  for (let i = 0; i < 20; i++) {
-    b.fill(0);
-    const statistics = await pass.run(sampleBlock(), b, { foreseen: "look" });
+for (const foreseen of ["look", "block"] as const) {
+  Deno.test(`a foreseen run (${foreseen}) gives the same bytes and errors, however well its end was foreseen`, async () => {
+    using device = await Device.open("cpu");
+    const sample = fusedSample();
+    using pass = await device.compile(sample.plan, sampleBuffers(device, sample));
+    const [a, b] = [new Uint8Array(outputBytes(sample)), new Uint8Array(outputBytes(sample))];
+    const plain = await pass.run(sampleBlock(), a);
+    for (let i = 0; i < 20; i++) {
+      b.fill(0);
+      const statistics = await pass.run(sampleBlock(), b, { foreseen });
+      assertEquals(b, a);
+      assert(statistics.wallNs > 0 && statistics.dispatches === plain.dispatches);
+    }
+    // The bytes are there before the call of the library has returned, so the next run may begin before that too.
+    await Promise.all(Array.from({ length: 20 }, () => pass.run(sampleBlock(), b, { foreseen })));
+    const wrong = await assertRejects(() => pass.run(sampleBlock(), new Uint8Array(1), { foreseen }));
+    assert(wrong instanceof InvalidArgument, String(wrong));
+    const block = sampleBlock();
+    block[0]++; // its magic
+    const error = await assertRejects(() => pass.run(block, b, { foreseen }), DeviceError);
+    assertEquals(error.code, "invalid_input");
+    assertEquals(pass.runSync(sampleBlock(), b).dispatches, plain.dispatches);
     assertEquals(b, a);
-    assert(statistics.wallNs > 0 && statistics.dispatches === plain.dispatches);
-  }
-  // The bytes are there before the call of the library has returned, so the next run may begin before that too.
-  await Promise.all(Array.from({ length: 20 }, () => pass.run(sampleBlock(), b, { foreseen: "look" })));
-  const wrong = await assertRejects(() => pass.run(sampleBlock(), new Uint8Array(1), { foreseen: "look" }));
-  assert(wrong instanceof InvalidArgument, String(wrong));
-  const block = sampleBlock();
-  block[0]++; // its magic
-  const error = await assertRejects(() => pass.run(block, b, { foreseen: "look" }), DeviceError);
-  assertEquals(error.code, "invalid_input");
-  assertEquals(pass.runSync(sampleBlock(), b).dispatches, plain.dispatches);
-  assertEquals(b, a);
-});
+  });
+}
 
-Deno.test("a run that is looked for is waited for like any other when it comes late or early", async () => {
-  using device = await Device.open("cpu");
-  using pass = await compiled(device);
-  const output = new Uint8Array(outputBytes(fusedSample()));
-  // The other pass has the device until then, which makes this one's run late, and the next foreseen as long.
-  using other = await compiled(device);
-  await pass.run(sampleBlock(), output);
-  const expected = output.slice();
-  for (let round = 0; round < 2; round++) {
-    const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
-    await sleep(5);
-    const late = pass.run(sampleBlock(), output, { foreseen: "look" });
-    await sleep(20);
-    other.cancel();
-    await long;
-    assert((await late).wallNs > 10e6);
-    assertEquals(output, expected);
-    assert((await pass.run(sampleBlock(), output, { foreseen: "look" })).wallNs > 0);
-    assertEquals(output, expected);
-  }
-});
+for (const foreseen of ["look", "block"] as const) {
+  Deno.test(`a foreseen run (${foreseen}) is waited for like any other when it comes late or early`, async () => {
+    using device = await Device.open("cpu");
+    using pass = await compiled(device);
+    const output = new Uint8Array(outputBytes(fusedSample()));
+    // The other pass has the device until then, which makes this one's run late, and the next foreseen as long.
+    using other = await compiled(device);
+    await pass.run(sampleBlock(), output);
+    const expected = output.slice();
+    for (let round = 0; round < 2; round++) {
+      const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
+      await sleep(5);
+      const late = pass.run(sampleBlock(), output, { foreseen });
+      await sleep(20);
+      other.cancel();
+      await long;
+      assert((await late).wallNs > 10e6);
+      assertEquals(output, expected);
+      assert((await pass.run(sampleBlock(), output, { foreseen })).wallNs > 0);
+      assertEquals(output, expected);
+    }
+  });
+}
 
-Deno.test("a run that is looked for ends with the signal's reason or with Disposed, and nothing is kept", async () => {
-  using device = await Device.open("cpu");
-  const pass = await compiled(device);
-  using other = await compiled(device);
-  await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())));
-  const stop = async (end: (controller: AbortController) => void): Promise<unknown> => {
-    const controller = new AbortController();
-    const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
-    await sleep(5);
-    const run = pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), {
-      foreseen: "look",
-      signal: controller.signal,
-    }).catch((error) => error);
-    await sleep(0);
-    end(controller);
-    other.cancel();
-    await long;
-    return await run;
-  };
-  const reason = new Error("enough");
-  assertEquals(await stop((controller) => controller.abort(reason)), reason);
-  await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), { foreseen: "look" });
-  assert(await stop(() => pass[Symbol.dispose]()) instanceof Disposed);
-  await pass[Symbol.asyncDispose]();
-  assertEquals(device.memory().livePasses, 1, "the other's");
-});
+for (const foreseen of ["look", "block"] as const) {
+  Deno.test(`a foreseen run (${foreseen}) ends with the signal's reason or with Disposed, and nothing is kept`, async () => {
+    using device = await Device.open("cpu");
+    const pass = await compiled(device);
+    using other = await compiled(device);
+    await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())));
+    const stop = async (end: (controller: AbortController) => void): Promise<unknown> => {
+      const controller = new AbortController();
+      const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
+      await sleep(5);
+      const run = pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), {
+        foreseen,
+        signal: controller.signal,
+      }).catch((error) => error);
+      await sleep(0);
+      end(controller);
+      other.cancel();
+      await long;
+      return await run;
+    };
+    const reason = new Error("enough");
+    assertEquals(await stop((controller) => controller.abort(reason)), reason);
+    await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), { foreseen });
+    assert(await stop(() => pass[Symbol.dispose]()) instanceof Disposed);
+    await pass[Symbol.asyncDispose]();
+    assertEquals(device.memory().livePasses, 1, "the other's");
+  });
+}
 
 Deno.test("a Worker that is ended during runs does no harm to what runs elsewhere", async () => {
   using device = await Device.open("cpu");
