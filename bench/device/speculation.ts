@@ -73,7 +73,7 @@ export async function timeDrafted(
           take: (results) => {
             if (results.rows !== 1 + count) throw new Error(`${results.rows} rows instead of ${1 + count}`);
             state = results.state(results.rows - 1);
-            token = results.ids(results.rows - 1)[0];
+            token = results.candidates(results.rows - 1).ids[0];
             return results.rows;
           },
         });
