@@ -32,6 +32,24 @@ Deno.test("noise is distributed as a standard Gumbel variable along tokens, posi
   }
 });
 
+Deno.test("noise along positions is as even for the first tokens and seeds as for others", () => {
+  // Chi-squares of many tokens and seeds together, so that a little too much of each shows.
+  const count = 16_000, tokens = [0, 1, 2, 16, 255, 256, 4096, 262_143], seeds = [0, 1, 5, 64, 2 ** 40];
+  let sum = 0;
+  for (const token of tokens) {
+    for (const seed of seeds) {
+      const bins = new Float64Array(64);
+      for (let i = 0; i < count; i++) {
+        bins[Math.min(63, Math.floor(64 * Math.exp(-Math.exp(-gumbel(seed, i, token)))))]++;
+      }
+      sum += bins.reduce((sum, n) => sum + (n - count / 64) ** 2 / (count / 64), 0);
+    }
+  }
+  const freedom = 63 * tokens.length * seeds.length;
+  const deviations = (sum - freedom) / Math.sqrt(2 * freedom);
+  assert(Math.abs(deviations) < 3.3, `chi-squares are ${deviations} deviations from what they should be`);
+});
+
 Deno.test("noise of neighbouring tokens and positions is uncorrelated", () => {
   const count = 50_000;
   const uniform = (value: number) => Math.exp(-Math.exp(-value)) - 0.5;
@@ -68,6 +86,19 @@ Deno.test("the noise of a block's second largest token is distributed as that of
   const n = NOISE_BLOCK, count = 8000, bins = new Float64Array(32);
   for (let position = 0; position < count; position++) {
     const sorted = Array.from({ length: n }, (_, i) => gumbel(11, position, i)).sort((a, b) => b - a);
+    const p = Math.exp(-Math.exp(-sorted[1])); // of n uniform numbers, the second largest
+    const below = n * p ** (n - 1) - (n - 1) * p ** n;
+    bins[Math.min(31, Math.floor(32 * below))]++;
+  }
+  const chi2 = bins.reduce((sum, b) => sum + (b - count / 32) ** 2 / (count / 32), 0);
+  assert(chi2 < 61.1, `chi-square ${chi2} with 31 degrees of freedom is beyond the 99.9% point`);
+});
+
+Deno.test("the noise of the second largest token of sixteen neighbours is distributed as that of independent ones", () => {
+  const n = 16, count = 8000, bins = new Float64Array(32);
+  for (let position = 0; position < count; position++) {
+    const first = n * (position % 48); // the group of a block's largest among them
+    const sorted = Array.from({ length: n }, (_, i) => gumbel(13, position, first + i)).sort((a, b) => b - a);
     const p = Math.exp(-Math.exp(-sorted[1])); // of n uniform numbers, the second largest
     const below = n * p ** (n - 1) - (n - 1) * p ** n;
     bins[Math.min(31, Math.floor(32 * below))]++;
