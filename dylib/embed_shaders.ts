@@ -11,9 +11,9 @@ const INCLUDE = /^[ \t]*#[ \t]*include[ \t]*"([^"]+)"/;
 const PRAGMA_ONCE = /^[ \t]*#[ \t]*pragma[ \t]+once\b/;
 
 /**
- * One text from a shader and the headers that it includes with quotes, each put in once, where it is first asked for. `files` maps file
- * names to texts. Lines of a header are marked by a comment before and after them. Throws `LibraryError` ("build_failed") for a
- * header that is not in `files`.
+ * One text from a shader and the headers that it includes with quotes, each put in once, where it is first asked for.
+ * `files` maps file names to texts. Lines of a header are marked by a comment before and after them. Throws
+ * `LibraryError` ("build_failed") for a header that is not in `files`.
  */
 export function flattenShader(name: string, files: ReadonlyMap<string, string>): string {
   const included = new Set<string>();

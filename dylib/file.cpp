@@ -30,7 +30,8 @@ uint64_t File::check_range(uint64_t offset, uint64_t bytes) const {
   if (!S_ISREG(status.st_mode)) fail(MB_IO, "%s is not a regular file and cannot be mapped.", path_.c_str());
   const auto size = static_cast<uint64_t>(status.st_size);
   if (offset > size || bytes > size - offset) {
-    fail(MB_IO, "Bytes %llu + %llu do not lie in %s, which is a file of %llu bytes.", ull(offset), ull(bytes), path_.c_str(), ull(size));
+    fail(MB_IO, "Bytes %llu + %llu do not lie in %s, which is a file of %llu bytes.", ull(offset), ull(bytes),
+         path_.c_str(), ull(size));
   }
   return size;
 }

@@ -1,6 +1,7 @@
 /**
- * Fetches metal-cpp, Apple's C++ headers for Metal (Apache-2.0), into the cache folder. They come inside a Python package, by name
- * and version through pip, and are checked against the digest below; nothing of the package itself is run.
+ * Fetches metal-cpp, Apple's C++ headers for Metal (Apache-2.0), into the cache folder. They come inside a Python
+ * package, by name and version through pip, and are checked against the digest below; nothing of the package itself
+ * is run.
  */
 import { LibraryError } from "../src/errors.ts";
 import { cacheFolder } from "../ffi/cache_folder.ts";
@@ -14,8 +15,9 @@ const SHA256 = "1118062f635277a2781659fbc4e7e5bac7d565d6948a3461c3b04d6425c15a0e
 const INSIDE = "pymetal_cpp-0.1.5/thirdparty/metal-cpp";
 
 /**
- * The folder that holds `Metal/Metal.hpp` and `Foundation/Foundation.hpp`, to be given to the compiler as a system include folder:
- * `METAL_CPP_DIR`, else the cache, else fetched now with pip. Throws `LibraryError` ("no_metal_headers") or `MissingPermission`.
+ * The folder that holds `Metal/Metal.hpp` and `Foundation/Foundation.hpp`, to be given to the compiler as a system
+ * include folder: `METAL_CPP_DIR`, else the cache, else fetched now with pip. Throws `LibraryError`
+ * ("no_metal_headers") or `MissingPermission`.
  */
 export async function metalCppHeaders(cache?: string): Promise<string> {
   const named = await optionalEnv("METAL_CPP_DIR");

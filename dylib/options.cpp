@@ -150,7 +150,8 @@ long whole_number(const std::string &text, long most, const char *device, const 
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   const long value = digits && text.size() <= 9 ? strtol(text.c_str(), nullptr, 10) : most + 1;
   if (value > most) {
-    fail(MB_INVALID_ARGUMENT, "The %s device's option %s is \"%.40s\"; it must be a whole number up to %ld.", device, name, text.c_str(), most);
+    fail(MB_INVALID_ARGUMENT, "The %s device's option %s is \"%.40s\"; it must be a whole number up to %ld.", device,
+         name, text.c_str(), most);
   }
   return value;
 }

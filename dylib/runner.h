@@ -1,5 +1,5 @@
-// runner.h: a thread of the library's own that stays awake for a while after each piece of work, since waking a thread up takes some
-// 50 us.
+// runner.h: a thread of the library's own that stays awake for a while after each piece of work, since waking a
+// thread up takes some 50 us.
 #pragma once
 #include <atomic>
 #include <condition_variable>

@@ -2,11 +2,12 @@
  * What the native library is built from. `sources.json` names every file with its SHA-256, since a remote directory
  * cannot be listed: a build from a URL fetches exactly these files. `deno run -A dylib/sources.ts` writes it again.
  *
- * Every `.cpp` in `dylib` and in the folder of a device is a compile unit. The GPU kernels in `../shaders` are listed too: the build puts them into
- * a unit of its own (embed_shaders.ts), and so is all of `ptx`, which makes PTX of them. A unit that has a line such as `// isa: scalar avx2 avx512 neon` near
- * its top is compiled once for each of these instruction sets that belongs to the target, with `MB_ISA` defined as its
- * name. All that such a unit defines must live in a namespace named after `MB_ISA`: two instruction sets that emit the
- * same inline function would otherwise share whichever copy the linker keeps.
+ * Every `.cpp` in `dylib` and in the folder of a device is a compile unit. The GPU kernels in `../shaders` are listed
+ * too: the build puts them into a unit of its own (embed_shaders.ts), and so is all of `ptx`, which makes PTX of
+ * them. A unit that has a line such as `// isa: scalar avx2 avx512 neon` near its top is compiled once for each of
+ * these instruction sets that belongs to the target, with `MB_ISA` defined as its name. All that such a unit defines
+ * must live in a namespace named after `MB_ISA`: two instruction sets that emit the same inline function would
+ * otherwise share whichever copy the linker keeps.
  */
 
 /** One translation unit. */

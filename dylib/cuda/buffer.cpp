@@ -44,7 +44,8 @@ std::shared_ptr<CudaBuffer> CudaBuffer::create(std::shared_ptr<Context> context,
   return created;
 }
 
-std::shared_ptr<CudaBuffer> CudaBuffer::map(std::shared_ptr<Context> context, const std::string &path, uint64_t offset, uint64_t bytes) {
+std::shared_ptr<CudaBuffer> CudaBuffer::map(std::shared_ptr<Context> context, const std::string &path, uint64_t offset,
+                                            uint64_t bytes) {
   if (bytes == 0) fail(MB_INVALID_ARGUMENT, "A file mapping needs at least one byte.");
   std::shared_ptr<CudaBuffer> mapped(new CudaBuffer(context, bytes));
   mapped->file_ = std::make_shared<File>(path);

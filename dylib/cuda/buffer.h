@@ -25,7 +25,8 @@ class Pinned {
 class CudaBuffer final : public Buffer {
  public:
   static std::shared_ptr<CudaBuffer> create(std::shared_ptr<Context> context, uint64_t bytes);
-  static std::shared_ptr<CudaBuffer> map(std::shared_ptr<Context> context, const std::string &path, uint64_t offset, uint64_t bytes);
+  static std::shared_ptr<CudaBuffer> map(std::shared_ptr<Context> context, const std::string &path, uint64_t offset,
+                                         uint64_t bytes);
   ~CudaBuffer() override;
   CudaBuffer(const CudaBuffer &) = delete;
   CudaBuffer &operator=(const CudaBuffer &) = delete;

@@ -11,8 +11,8 @@
 namespace mb::cuda {
 
 struct Context {
-  // Opens GPU `ordinal`. Throws Error(MB_NO_DEVICE) where there is none or the kernels do not run on it. early_start: where GPU and
-  // driver can, kernels start before those that they follow are over.
+  // Opens GPU `ordinal`. Throws Error(MB_NO_DEVICE) where there is none or the kernels do not run on it. early_start:
+  // where GPU and driver can, kernels start before those that they follow are over.
   Context(int ordinal, bool early_start);
   ~Context();
   Context(const Context &) = delete;

@@ -13,7 +13,8 @@ constexpr uint64_t kWeightAlignment = 16;  // bytes; kernels load four words at 
 class CudaDevice final : public Device {
  public:
   CudaDevice(int ordinal, const std::string &ptx, bool timed, bool early_start, bool matrix_units)
-      : context_(std::make_shared<Context>(ordinal, early_start)), shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {
+      : context_(std::make_shared<Context>(ordinal, early_start)),
+        shared_(std::make_shared<Shared>(context_, ptx, timed, memory)) {
     context_->limits.matrix_units = matrix_units;
   }
 

@@ -29,7 +29,8 @@ template <class Function>
 void find(void *library, const char *name, Function *&function) {
   function = reinterpret_cast<Function *>(dlsym(library, name));
   if (function == nullptr) {
-    fail(MB_NO_DEVICE, "The NVIDIA driver on this machine has no function %s; it is older than CUDA 12. Update it, or use device \"cpu\".",
+    fail(MB_NO_DEVICE,
+         "The NVIDIA driver on this machine has no function %s; it is older than CUDA 12. Update it, or use device \"cpu\".",
          name);
   }
 }
@@ -82,14 +83,16 @@ Driver open_driver() {
   int version = 0;
   d.cuDriverGetVersion(&version);
   if (version < kLeastVersion) {
-    fail(MB_NO_DEVICE, "The NVIDIA driver on this machine supports CUDA %d.%d; the kernels need 12.0. Update it, or use device \"cpu\".",
+    fail(MB_NO_DEVICE,
+         "The NVIDIA driver on this machine supports CUDA %d.%d; the kernels need 12.0. Update it, or use device \"cpu\".",
          version / 1000, version % 1000 / 10);
   }
   const Result result = d.cuInit(0);
   if (result != kSuccess) {
     const char *text = nullptr;
     d.cuGetErrorString(result, &text);
-    fail(MB_NO_DEVICE, "The NVIDIA driver does not start: %s (CUresult %d). Use device \"cpu\".", text != nullptr ? text : "no text",
+    fail(MB_NO_DEVICE, "The NVIDIA driver does not start: %s (CUresult %d). Use device \"cpu\".",
+         text != nullptr ? text : "no text",
          result);
   }
   return d;
@@ -106,12 +109,15 @@ std::string result_text(Result result) {
   const char *name = nullptr, *text = nullptr;
   driver().cuGetErrorName(result, &name);
   driver().cuGetErrorString(result, &text);
-  return std::string(name != nullptr ? name : "CUresult " + std::to_string(result)) + (text != nullptr ? std::string(" (") + text + ")" : "");
+  return std::string(name != nullptr ? name : "CUresult " + std::to_string(result)) +
+         (text != nullptr ? std::string(" (") + text + ")" : "");
 }
 
 void check(Result result, const char *what) {
   if (result == kSuccess) return;
-  const mb_status status = result == kErrorOutOfMemory ? MB_OUT_OF_MEMORY : result == kErrorLaunchTimeout ? MB_TIMEOUT : MB_DEVICE_LOST;
+  const mb_status status = result == kErrorOutOfMemory     ? MB_OUT_OF_MEMORY
+                           : result == kErrorLaunchTimeout ? MB_TIMEOUT
+                                                           : MB_DEVICE_LOST;
   fail(status, "%s failed: %s.", what, result_text(result).c_str());
 }
 

@@ -33,8 +33,8 @@ constexpr int kJitInfoBuffer = 3, kJitInfoBytes = 4, kJitErrorBuffer = 5, kJitEr
 constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kEventDefault = 0;
 
-// CUgraphEdgeData. The kernel behind an early edge may start once all threadgroups of the one before have started; it waits itself
-// before it reads what that one wrote (griddepcontrol).
+// CUgraphEdgeData. The kernel behind an early edge may start once all threadgroups of the one before have started; it
+// waits itself before it reads what that one wrote (griddepcontrol).
 struct EdgeData {
   unsigned char from_port, to_port, type, reserved[5];
 };

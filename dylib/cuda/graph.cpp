@@ -19,7 +19,9 @@ CudaBuffer *find(const Plan &plan, const OwnBuffers &own, uint32_t buffer) {
 // A list that does not fit its buffers or kernels is a fault of this library, found here before the GPU runs it.
 CudaBuffer &checked(const gpu::Dispatch &dispatch, const gpu::Binding &binding, CudaBuffer *buffer) {
   const char *kernel = dispatch.kernel.c_str();
-  if (buffer == nullptr) fail(MB_INTERNAL, "%s binds buffer %u at slot %u, which is not there.", kernel, binding.buffer, binding.slot);
+  if (buffer == nullptr) {
+    fail(MB_INTERNAL, "%s binds buffer %u at slot %u, which is not there.", kernel, binding.buffer, binding.slot);
+  }
   if (binding.offset > buffer->size || binding.bytes > buffer->size - binding.offset) {
     fail(MB_INTERNAL, "%s binds bytes [%llu, %llu + %llu) of a buffer of %llu at slot %u.", kernel, ull(binding.offset),
          ull(binding.offset), ull(binding.bytes), ull(buffer->size), binding.slot);
@@ -34,7 +36,8 @@ void check_threads(const gpu::Dispatch &dispatch, const Kernel &kernel, const Co
   for (const uint32_t n : dispatch.threads) threads *= n;
   if (threads == 0) fail(MB_INTERNAL, "%s has no threads.", name);
   if (threads > kernel.max_threads) {
-    fail(MB_UNSUPPORTED, "The kernel %s needs %llu threads a threadgroup; on the GPU %s it takes %u at most. Use device \"cpu\".", name,
+    fail(MB_UNSUPPORTED,
+         "The kernel %s needs %llu threads a threadgroup; on the GPU %s it takes %u at most. Use device \"cpu\".", name,
          ull(threads), context.name.c_str(), kernel.max_threads);
   }
   const uint64_t bytes = uint64_t{dispatch.threadgroup_bytes} + kernel.threadgroup_bytes;
@@ -44,7 +47,8 @@ void check_threads(const gpu::Dispatch &dispatch, const Kernel &kernel, const Co
                   "Allowing a kernel its threadgroup memory");
   }
   if (bytes > context.limits.most_threadgroup_bytes) {
-    fail(MB_UNSUPPORTED, "The kernel %s needs %llu bytes of threadgroup memory; the GPU %s has %u. Use device \"cpu\".", name, ull(bytes),
+    fail(MB_UNSUPPORTED,
+         "The kernel %s needs %llu bytes of threadgroup memory; the GPU %s has %u. Use device \"cpu\".", name, ull(bytes),
          context.name.c_str(), context.limits.most_threadgroup_bytes);
   }
 }

@@ -28,7 +28,9 @@ std::string read_head(const std::string &text, Kernel &kernel, const std::string
     Kernel::Argument argument{};
     char kind = 0;
     good = sscanf(one.c_str(), "%c%u:%u", &kind, &argument.slot, &argument.bytes) == 3 && strchr("bpt", kind) != nullptr;
-    argument.kind = kind == 'b' ? Kernel::Argument::kBuffer : kind == 'p' ? Kernel::Argument::kBytes : Kernel::Argument::kThreadgroup;
+    argument.kind = kind == 'b'   ? Kernel::Argument::kBuffer
+                    : kind == 'p' ? Kernel::Argument::kBytes
+                                  : Kernel::Argument::kThreadgroup;
     kernel.arguments.push_back(argument);
   }
   if (!good) fail(MB_INTERNAL, "The first line of %s does not describe a kernel.", path.c_str());
@@ -107,7 +109,8 @@ std::unique_ptr<Kernel> Kernels::load(const KernelName &name) const {
   const std::string path = folder_ + "/" + context_->architecture + "/" + name.kernel + ".ptx";
   const std::string text = read_text(path);
   if (text.empty()) {
-    fail(MB_UNSUPPORTED, "The kernel %s of the family %s is not in the folder of compiled kernels: %s cannot be read.", kernel_name,
+    fail(MB_UNSUPPORTED,
+         "The kernel %s of the family %s is not in the folder of compiled kernels: %s cannot be read.", kernel_name,
          name.family.c_str(), path.c_str());
   }
   context_->enter();
@@ -121,11 +124,13 @@ std::unique_ptr<Kernel> Kernels::load(const KernelName &name) const {
     log[kLogBytes - 1] = 0;
     const std::string reason = result_text(result);
     if (result == kErrorOutOfMemory) context_->check(result, "Loading a kernel");
-    fail(MB_UNSUPPORTED, "The kernel %s does not compile on the GPU %s: %s. The driver's log: %s", kernel_name, context_->name.c_str(),
+    fail(MB_UNSUPPORTED, "The kernel %s does not compile on the GPU %s: %s. The driver's log: %s", kernel_name,
+         context_->name.c_str(),
          reason.c_str(), log[0] != 0 ? log : "(empty)");
   }
   try {
-    context_->check(driver().cuModuleGetFunction(&kernel->function, kernel->module, entry.c_str()), "Finding a kernel in its module");
+    context_->check(driver().cuModuleGetFunction(&kernel->function, kernel->module, entry.c_str()),
+                    "Finding a kernel in its module");
     kernel->max_threads = function_attribute(*context_, kernel->function, kFunctionMaxThreads);
     kernel->threadgroup_bytes = function_attribute(*context_, kernel->function, kFunctionSharedBytes);
     kernel->registers = function_attribute(*context_, kernel->function, kFunctionRegisters);

@@ -29,7 +29,8 @@ Pinned &staging(std::unique_ptr<Pinned> &slot, const std::shared_ptr<Context> &c
 class CudaPass final : public Pass {
  public:
   CudaPass(std::unique_ptr<Plan> the_plan, std::shared_ptr<Shared> shared)
-      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)), lowering_(*the_plan, shared_->context->limits),
+      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)),
+        lowering_(*the_plan, shared_->context->limits),
         input_(shared_->input), scratch_(shared_->scratch) {
     plan = std::move(the_plan);
     for (const auto &buffer : plan->buffers) {
@@ -59,11 +60,13 @@ class CudaPass final : public Pass {
     const Own own = own_buffers();
     const Shape shape = lowering_.shape(input);
     const bool checked = (plan->flags & kPlanCheckFinite) != 0;
-    Made *made = checked ? nullptr : &cache_.find(shape, own.input.generation, own.scratch.generation, [&] { return make(shape, own); });
+    const auto fresh = [&] { return make(shape, own); };
+    Made *made = checked ? nullptr : &cache_.find(shape, own.input.generation, own.scratch.generation, fresh);
     check_cancelled();
     Pinned &in = staging(shared_->input_staging, shared_->context, block.size);
     memcpy(in.data, block.bytes, block.size);
-    context.check(driver().cuMemcpyHtoDAsync(own.input.buffer->address(), in.data, block.size, context.stream), "Sending the input of a run");
+    context.check(driver().cuMemcpyHtoDAsync(own.input.buffer->address(), in.data, block.size, context.stream),
+                  "Sending the input of a run");
     if (checked) return run_checked(steps_of(dispatches_of(shape), own), input);
     made->graph->launch();
     stage_outputs(input);
@@ -91,7 +94,8 @@ class CudaPass final : public Pass {
     const std::vector<gpu::Dispatch> dispatches =
         times_.empty() ? dispatches_of(gpu::longest_decode_shape(*plan)) : timed_dispatches_;
     return "{\"ops\":" + std::to_string(plan->ops.size()) + ",\"dispatches\":" + std::to_string(dispatches.size()) +
-           ",\"scratchBytes\":" + std::to_string(scratch_.bytes()) + ",\"repackedBytes\":" + std::to_string(repacked_bytes_) + ",\"pipelines\":" + shared_->kernels.info() +
+           ",\"scratchBytes\":" + std::to_string(scratch_.bytes()) + ",\"repackedBytes\":" + std::to_string(repacked_bytes_) +
+           ",\"pipelines\":" + shared_->kernels.info() +
            ",\"kernels\":" + gpu::kernels_json(*plan, dispatches, times_) + "}";
   }
 

@@ -19,7 +19,8 @@ constexpr size_t kCachedShapes = 16;  // of a pass
 class MetalPass final : public Pass {
  public:
   MetalPass(std::unique_ptr<Plan> the_plan, std::shared_ptr<Shared> shared)
-      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)), lowering_(*the_plan, shared_->context->limits),
+      : shared_(std::move(shared)), repacked_bytes_(shared_->repacked.repack(*the_plan)),
+        lowering_(*the_plan, shared_->context->limits),
         input_(shared_->input), scratch_(shared_->scratch) {
     plan = std::move(the_plan);
     for (const auto &buffer : plan->buffers) {

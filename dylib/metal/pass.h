@@ -14,7 +14,8 @@ struct Shared {
   gpu::Repacked repacked;
 
   Shared(std::shared_ptr<Context> the_context, const std::string &cache, Memory &memory)
-      : context(the_context), pipelines(the_context, cache), input(create(), memory), scratch(create(), memory), repacked(create(), memory) {}
+      : context(the_context), pipelines(the_context, cache), input(create(), memory), scratch(create(), memory),
+        repacked(create(), memory) {}
 
  private:
   gpu::SharedScratch<MetalBuffer>::Create create() const {

@@ -48,7 +48,9 @@ void Pipelines::prepare(const std::vector<KernelName> &kernels) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const KernelName &kernel : kernels) {
       const bool listed = std::any_of(missing.begin(), missing.end(),
-                                      [&](const KernelName &m) { return m.family == kernel.family && m.kernel == kernel.kernel; });
+                                      [&](const KernelName &m) {
+                                         return m.family == kernel.family && m.kernel == kernel.kernel;
+                                       });
       if (!listed && pipelines_.count(kernel) == 0) missing.push_back(kernel);
     }
   }

@@ -54,8 +54,8 @@ function waitingFunctions(unit: Unit): Set<string> {
 
 /** The C++ text of `unit` for NVPTX. `constants` gives values to function constants. */
 export function ptxText(unit: Unit, constants: Record<number, string> = {}): string {
-  // All functions are inlined, whatever their size, and are seen nowhere else: a call would pass arrays and argument structs through
-  // memory, and a function that can be called from elsewhere would stay in the module.
+  // All functions are inlined, whatever their size, and are seen nowhere else: a call would pass arrays and argument
+  // structs through memory, and a function that can be called from elsewhere would stay in the module.
   for (const { head: [first], isKernel } of unit.functions) {
     const text = first.out ?? KEYWORDS[first.text] ?? first.text;
     first.out = `__attribute__((always_inline)) ${isKernel ? "static " : ""}${text}`;

@@ -12,8 +12,8 @@ export function kernelTexts(module: PtxModule): Map<string, string> {
     const body = entries.get(kernel.entry);
     if (body === undefined) throw new Error(`the PTX has no entry ${kernel.entry}`);
     const used = usedBy(body, declarations);
-    // Registers are given out by it. Clang knows the attribute for it in CUDA sources only. Of large threadgroups the assembler would
-    // keep room for two on a core, and spill.
+    // Registers are given out by it. Clang knows the attribute for it in CUDA sources only. Of large threadgroups the
+    // assembler would keep room for two on a core, and spill.
     const bounds = kernel.maxThreads === 0
       ? ""
       : `.maxntid ${kernel.maxThreads}, 1, 1\n${kernel.maxThreads > 256 ? ".minnctapersm 1\n" : ""}`;

@@ -14,8 +14,9 @@ export const KEYWORDS: Record<string, string> = {
 const VECTOR = /^(bool|char|uchar|short|ushort|int|uint|long|ulong|half|float|bfloat)[234]$/;
 
 /**
- * The C++ text of `unit` for the shim, in pieces, without entry points; `target` is the macro that tells the shim what it is compiled
- * for. `constants` gives values to function constants; without it they are variables of the module that the host sets.
+ * The C++ text of `unit` for the shim, in pieces, without entry points; `target` is the macro that tells the shim
+ * what it is compiled for. `constants` gives values to function constants; without it they are variables of the
+ * module that the host sets.
  */
 export function rewritten(
   unit: Unit,

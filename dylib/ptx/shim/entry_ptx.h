@@ -3,10 +3,18 @@
 #pragma once
 extern __attribute__((address_space(3))) uint4 sm_dynamic[];
 
-SM_INLINE uint sm_ntid(int d) { return d == 0 ? __nvvm_read_ptx_sreg_ntid_x() : d == 1 ? __nvvm_read_ptx_sreg_ntid_y() : __nvvm_read_ptx_sreg_ntid_z(); }
-SM_INLINE uint sm_tid(int d) { return d == 0 ? __nvvm_read_ptx_sreg_tid_x() : d == 1 ? __nvvm_read_ptx_sreg_tid_y() : __nvvm_read_ptx_sreg_tid_z(); }
-SM_INLINE uint sm_cta(int d) { return d == 0 ? __nvvm_read_ptx_sreg_ctaid_x() : d == 1 ? __nvvm_read_ptx_sreg_ctaid_y() : __nvvm_read_ptx_sreg_ctaid_z(); }
-SM_INLINE uint sm_ncta(int d) { return d == 0 ? __nvvm_read_ptx_sreg_nctaid_x() : d == 1 ? __nvvm_read_ptx_sreg_nctaid_y() : __nvvm_read_ptx_sreg_nctaid_z(); }
+SM_INLINE uint sm_ntid(int d) {
+  return d == 0 ? __nvvm_read_ptx_sreg_ntid_x() : d == 1 ? __nvvm_read_ptx_sreg_ntid_y() : __nvvm_read_ptx_sreg_ntid_z();
+}
+SM_INLINE uint sm_tid(int d) {
+  return d == 0 ? __nvvm_read_ptx_sreg_tid_x() : d == 1 ? __nvvm_read_ptx_sreg_tid_y() : __nvvm_read_ptx_sreg_tid_z();
+}
+SM_INLINE uint sm_cta(int d) {
+  return d == 0 ? __nvvm_read_ptx_sreg_ctaid_x() : d == 1 ? __nvvm_read_ptx_sreg_ctaid_y() : __nvvm_read_ptx_sreg_ctaid_z();
+}
+SM_INLINE uint sm_ncta(int d) {
+  return d == 0 ? __nvvm_read_ptx_sreg_nctaid_x() : d == 1 ? __nvvm_read_ptx_sreg_nctaid_y() : __nvvm_read_ptx_sreg_nctaid_z();
+}
 SM_INLINE uint sm_linear() { return sm_tid(0) + sm_ntid(0) * (sm_tid(1) + sm_ntid(1) * sm_tid(2)); }
 SM_INLINE uint sm_builtin(int b, int d) {
   switch (b) {
@@ -25,7 +33,11 @@ SM_INLINE uint sm_builtin(int b, int d) {
 }
 template <class T> SM_INLINE T sm_builtin_value(int b) {
   if constexpr ((int)metal::sm_type<T>::n == 1) return (T)sm_builtin(b, 0);
-  else { T r; for (int i = 0; i < (int)metal::sm_type<T>::n; i++) r[i] = (typename metal::sm_type<T>::e)sm_builtin(b, i); return r; }
+  else {
+    T r;
+    for (int i = 0; i < (int)metal::sm_type<T>::n; i++) r[i] = (typename metal::sm_type<T>::e)sm_builtin(b, i);
+    return r;
+  }
 }
 
 template <class F, int I> struct SmParam;

@@ -5,7 +5,8 @@ namespace metal {
 // No device library is linked: the few primitives are written out, to about 2 ulp.
 SM_INLINE float sm_exp2(float x) { return __nvvm_ex2_approx_f(x); }
 SM_INLINE float sm_exp(float x) {
-  float n = __builtin_fmaf(x, 1.44269504f, 12582912.0f) - 12582912.0f;  // to a whole number: 1.5 · 2^23 leaves no room for others
+  // To a whole number: 1.5 · 2^23 leaves no room for others.
+  float n = __builtin_fmaf(x, 1.44269504f, 12582912.0f) - 12582912.0f;
   n = __nvvm_fmin_f(__nvvm_fmax_f(n, -126.0f), 127.0f);                 // 2^n is a normal number; r takes what is beyond
   float r = __builtin_fmaf(n, -0.693359375f, x);
   r = __builtin_fmaf(n, 2.12194440e-4f, r);
@@ -108,25 +109,52 @@ template <> struct sm_is_float<sm_bfloat> { enum { v = 1 }; };
 
 #define SM_UNARY(n) \
   template <class V> SM_INLINE V n(V x) { SM_FLOAT_ONLY(V, #n); return sm_map(x, [](float v) { return sm_##n(v); }); }
-#define SM_UNARIES SM_UNARY(exp) SM_UNARY(exp2) SM_UNARY(log) SM_UNARY(log2) SM_UNARY(sqrt) SM_UNARY(rsqrt) SM_UNARY(sin) SM_UNARY(cos) SM_UNARY(tanh)
+#define SM_UNARIES \
+  SM_UNARY(exp) SM_UNARY(exp2) SM_UNARY(log) SM_UNARY(log2) SM_UNARY(sqrt) SM_UNARY(rsqrt) \
+  SM_UNARY(sin) SM_UNARY(cos) SM_UNARY(tanh)
 SM_UNARIES SM_UNARY(floor) SM_UNARY(ceil) SM_UNARY(trunc) SM_UNARY(rint) SM_UNARY(round)
 namespace precise { SM_UNARIES }
 namespace fast { SM_UNARIES }
 #undef SM_UNARIES
 #undef SM_UNARY
-template <class V> SM_INLINE V pow(V x, V y) { SM_FLOAT_ONLY(V, "pow"); return sm_map2(x, y, [](float a, float b) { return sm_pow(a, b); }); }
+template <class V> SM_INLINE V pow(V x, V y) {
+  SM_FLOAT_ONLY(V, "pow");
+  return sm_map2(x, y, [](float a, float b) { return sm_pow(a, b); });
+}
 template <class V> SM_INLINE V powr(V x, V y) { return pow(x, y); }
-template <class V> SM_INLINE V fract(V x) { SM_FLOAT_ONLY(V, "fract"); return sm_map(x, [](float v) { return v - sm_floor(v); }); }
-template <class V> SM_INLINE V sign(V x) { SM_FLOAT_ONLY(V, "sign"); return sm_map(x, [](float v) { return v > 0.0f ? 1.0f : v < 0.0f ? -1.0f : 0.0f; }); }
-template <class V> SM_INLINE V fabs(V x) { SM_FLOAT_ONLY(V, "fabs"); return sm_map(x, [](float v) { return __builtin_fabsf(v); }); }
-template <class V> SM_INLINE V fmin(V x, V y) { SM_FLOAT_ONLY(V, "fmin"); return sm_map2(x, y, [](float a, float b) { return sm_fmin(a, b); }); }
-template <class V> SM_INLINE V fmax(V x, V y) { SM_FLOAT_ONLY(V, "fmax"); return sm_map2(x, y, [](float a, float b) { return sm_fmax(a, b); }); }
-template <class V> SM_INLINE V copysign(V x, V y) { SM_FLOAT_ONLY(V, "copysign"); return sm_map2(x, y, [](float a, float b) { return __builtin_copysignf(a, b); }); }
+template <class V> SM_INLINE V fract(V x) {
+  SM_FLOAT_ONLY(V, "fract");
+  return sm_map(x, [](float v) { return v - sm_floor(v); });
+}
+template <class V> SM_INLINE V sign(V x) {
+  SM_FLOAT_ONLY(V, "sign");
+  return sm_map(x, [](float v) { return v > 0.0f ? 1.0f : v < 0.0f ? -1.0f : 0.0f; });
+}
+template <class V> SM_INLINE V fabs(V x) {
+  SM_FLOAT_ONLY(V, "fabs");
+  return sm_map(x, [](float v) { return __builtin_fabsf(v); });
+}
+template <class V> SM_INLINE V fmin(V x, V y) {
+  SM_FLOAT_ONLY(V, "fmin");
+  return sm_map2(x, y, [](float a, float b) { return sm_fmin(a, b); });
+}
+template <class V> SM_INLINE V fmax(V x, V y) {
+  SM_FLOAT_ONLY(V, "fmax");
+  return sm_map2(x, y, [](float a, float b) { return sm_fmax(a, b); });
+}
+template <class V> SM_INLINE V copysign(V x, V y) {
+  SM_FLOAT_ONLY(V, "copysign");
+  return sm_map2(x, y, [](float a, float b) { return __builtin_copysignf(a, b); });
+}
 template <class V> SM_INLINE V fma(V a, V b, V c) {
   SM_FLOAT_ONLY(V, "fma");
   typedef typename sm_type<V>::e E;
   if constexpr ((int)sm_type<V>::n == 1) return (V)__builtin_fmaf((float)a, (float)b, (float)c);
-  else { V r = a; for (int i = 0; i < (int)sm_type<V>::n; i++) r[i] = (E)__builtin_fmaf((float)a[i], (float)b[i], (float)c[i]); return r; }
+  else {
+    V r = a;
+    for (int i = 0; i < (int)sm_type<V>::n; i++) r[i] = (E)__builtin_fmaf((float)a[i], (float)b[i], (float)c[i]);
+    return r;
+  }
 }
 template <class V> SM_INLINE V max(V x, V y) {
   if constexpr (sm_is_float<typename sm_type<V>::e>::v) return fmax(x, y);
@@ -139,7 +167,10 @@ template <class V> SM_INLINE V min(V x, V y) {
 template <class V> SM_INLINE V max3(V x, V y, V z) { return max(max(x, y), z); }
 template <class V> SM_INLINE V min3(V x, V y, V z) { return min(min(x, y), z); }
 template <class V> SM_INLINE V clamp(V x, V lo, V hi) { return min(max(x, lo), hi); }
-template <class V> SM_INLINE V saturate(V x) { SM_FLOAT_ONLY(V, "saturate"); return clamp(x, (V)(typename sm_type<V>::e)0, (V)(typename sm_type<V>::e)1); }
+template <class V> SM_INLINE V saturate(V x) {
+  SM_FLOAT_ONLY(V, "saturate");
+  return clamp(x, (V)(typename sm_type<V>::e)0, (V)(typename sm_type<V>::e)1);
+}
 template <class V> SM_INLINE V mix(V x, V y, V a) { SM_FLOAT_ONLY(V, "mix"); return x + (y - x) * a; }
 template <class V> SM_INLINE V abs(V x) {
   if constexpr (sm_is_float<typename sm_type<V>::e>::v) return fabs(x);
@@ -152,8 +183,16 @@ template <class V, class C> SM_INLINE V select(V a, V b, C c) {
 template <class T> SM_INLINE bool isnan(T x) { SM_FLOAT_ONLY(T, "isnan"); return __builtin_isnan((float)x); }
 template <class T> SM_INLINE bool isinf(T x) { SM_FLOAT_ONLY(T, "isinf"); return __builtin_isinf((float)x); }
 template <class T> SM_INLINE bool isfinite(T x) { SM_FLOAT_ONLY(T, "isfinite"); return __builtin_isfinite((float)x); }
-template <class V> SM_INLINE bool any(V v) { bool r = false; for (int i = 0; i < (int)sm_type<V>::n; i++) r = r || v[i]; return r; }
-template <class V> SM_INLINE bool all(V v) { bool r = true; for (int i = 0; i < (int)sm_type<V>::n; i++) r = r && v[i]; return r; }
+template <class V> SM_INLINE bool any(V v) {
+  bool r = false;
+  for (int i = 0; i < (int)sm_type<V>::n; i++) r = r || v[i];
+  return r;
+}
+template <class V> SM_INLINE bool all(V v) {
+  bool r = true;
+  for (int i = 0; i < (int)sm_type<V>::n; i++) r = r && v[i];
+  return r;
+}
 template <class V> SM_INLINE typename sm_type<V>::e dot(V a, V b) {
   typename sm_type<V>::e s = a[0] * b[0];
   for (int i = 1; i < (int)sm_type<V>::n; i++) s += a[i] * b[i];
@@ -164,7 +203,10 @@ template <class V> SM_INLINE typename sm_type<V>::e length(V a) { return sqrt(do
 
 // ---- integers
 template <class T> SM_INLINE T popcount(T x) { return (T)__builtin_popcountll((ulong)x & (~0ul >> (64 - 8 * sizeof(T)))); }
-template <class T> SM_INLINE T clz(T x) { return x == 0 ? (T)(8 * sizeof(T)) : (T)(__builtin_clzll((ulong)x & (~0ul >> (64 - 8 * sizeof(T)))) - (64 - 8 * (int)sizeof(T))); }
+template <class T> SM_INLINE T clz(T x) {
+  const int bits = 8 * (int)sizeof(T);
+  return x == 0 ? (T)bits : (T)(__builtin_clzll((ulong)x & (~0ul >> (64 - bits))) - (64 - bits));
+}
 template <class T> SM_INLINE T ctz(T x) { return x == 0 ? (T)(8 * sizeof(T)) : (T)__builtin_ctzll((ulong)x); }
 template <class T> SM_INLINE T extract_bits(T x, uint offset, uint bits) {
   return bits == 0 ? (T)0 : (T)(((T)(x << (8 * sizeof(T) - bits - offset))) >> (8 * sizeof(T) - bits));

@@ -37,10 +37,18 @@ template <class T, class F> SM_INLINE T sm_words(T v, F f) {
   __builtin_memcpy(&v, w, sizeof v);
   return v;
 }
-template <class T> SM_INLINE T simd_shuffle_xor(T v, ushort m) { return sm_words(v, [m](uint w) { return (uint)__nvvm_shfl_sync_bfly_i32(~0u, (int)w, m, 31); }); }
-template <class T> SM_INLINE T simd_shuffle(T v, ushort l) { return sm_words(v, [l](uint w) { return (uint)__nvvm_shfl_sync_idx_i32(~0u, (int)w, l, 31); }); }
-template <class T> SM_INLINE T simd_shuffle_down(T v, ushort d) { return sm_words(v, [d](uint w) { return (uint)__nvvm_shfl_sync_down_i32(~0u, (int)w, d, 31); }); }
-template <class T> SM_INLINE T simd_shuffle_up(T v, ushort d) { return sm_words(v, [d](uint w) { return (uint)__nvvm_shfl_sync_up_i32(~0u, (int)w, d, 0); }); }
+template <class T> SM_INLINE T simd_shuffle_xor(T v, ushort m) {
+  return sm_words(v, [m](uint w) { return (uint)__nvvm_shfl_sync_bfly_i32(~0u, (int)w, m, 31); });
+}
+template <class T> SM_INLINE T simd_shuffle(T v, ushort l) {
+  return sm_words(v, [l](uint w) { return (uint)__nvvm_shfl_sync_idx_i32(~0u, (int)w, l, 31); });
+}
+template <class T> SM_INLINE T simd_shuffle_down(T v, ushort d) {
+  return sm_words(v, [d](uint w) { return (uint)__nvvm_shfl_sync_down_i32(~0u, (int)w, d, 31); });
+}
+template <class T> SM_INLINE T simd_shuffle_up(T v, ushort d) {
+  return sm_words(v, [d](uint w) { return (uint)__nvvm_shfl_sync_up_i32(~0u, (int)w, d, 0); });
+}
 template <class T> SM_INLINE T simd_broadcast(T v, ushort l) { return simd_shuffle(v, l); }
 template <class T> SM_INLINE T simd_broadcast_first(T v) { return simd_shuffle(v, 0); }
 SM_INLINE ushort sm_lane() { return (ushort)__nvvm_read_ptx_sreg_laneid(); }
