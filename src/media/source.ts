@@ -132,7 +132,7 @@ async function readPath(
   }
   await requirePermission({ name: "read", path }, READING);
   try {
-    using file = await Deno.open(path, { read: true });
+    using file = await openFile(path, signal);
     const { size, isDirectory } = await file.stat();
     if (isDirectory) throw new MediaError("media_unreadable", `${path} is a folder. Pass a file.`);
     if (head) return await readStart(file, Math.min(size, limit));
@@ -145,6 +145,30 @@ async function readPath(
       throw new MediaError("media_missing", `${path} does not exist. Correct the path.`, { cause });
     }
     throw new MediaError("media_unreadable", `${path} cannot be read: ${reasonOf(cause)}.`, { cause });
+  }
+}
+
+/** Opens a file; an abort ends the wait for somebody to open the other end of a pipe. */
+async function openFile(path: string, signal: AbortSignal | undefined): Promise<Deno.FsFile> {
+  const opening = Deno.open(path, { read: true });
+  try {
+    return await unlessAborted(opening, signal);
+  } catch (reason) {
+    opening.then((file) => file.close(), () => {}); // should it still come
+    throw reason;
+  }
+}
+
+/** The result, or the signal's reason if that comes first: what waits for a pipe cannot be called off. */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return await work;
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = () => reject(signal.reason);
+  signal.addEventListener("abort", abort, { once: true });
+  try {
+    return await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener("abort", abort);
   }
 }
 
@@ -216,10 +240,18 @@ async function collect(
 ): Promise<Uint8Array<ArrayBuffer>> {
   const chunks: Uint8Array[] = [];
   let size = 0;
-  for await (const chunk of stream) {
-    signal?.throwIfAborted();
-    checkSize(size += chunk.length, source, limit);
-    chunks.push(chunk);
+  const reader = stream.getReader();
+  try {
+    for (;;) {
+      const { value: chunk, done } = await unlessAborted(reader.read(), signal);
+      if (done) break;
+      signal?.throwIfAborted();
+      checkSize(size += chunk.length, source, limit);
+      chunks.push(chunk);
+    }
+  } catch (error) {
+    reader.cancel().catch(() => {}); // which waits for a read that is under way
+    throw error;
   }
   const bytes = new Uint8Array(size);
   let at = 0;

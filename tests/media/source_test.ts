@@ -66,6 +66,32 @@ Deno.test("what a server refuses, and a fetch that is cancelled, end with the st
   await server.shutdown();
 });
 
+Deno.test({
+  name:
+    "an abort ends the wait for a pipe that nobody opens or writes to, and one that is written to is read",
+  ignore: Deno.build.os === "windows",
+  async fn() {
+    const folder = await Deno.makeTempDir();
+    const [path, other] = [`${folder}/pipe`, `${folder}/other`];
+    await new Deno.Command("mkfifo", { args: [path, other] }).output();
+    const read = (path: string, milliseconds: number) =>
+      readSource(path, { limit: 1e6, signal: AbortSignal.timeout(milliseconds) });
+    await assertRejects(() => read(path, 20), DOMException, "timeout");
+    const stalled = assertRejects(() => read(path, 200), DOMException, "timeout");
+    {
+      using writer = await Deno.open(path, { write: true });
+      await writer.write(mediaBytes("smooth.png").subarray(0, 10));
+      await stalled;
+    }
+    const [bytes] = await Promise.all([
+      read(other, 60_000),
+      Deno.writeFile(other, mediaBytes("smooth.png")),
+    ]);
+    assertEquals(bytes, mediaBytes("smooth.png"));
+    await Deno.remove(folder, { recursive: true });
+  },
+});
+
 Deno.test("paths are told from URLs, drive letters and colons included", () => {
   assertEquals(pathOf("photo.jpg"), "photo.jpg");
   assertEquals(pathOf("C:\\photos\\a.jpg"), "C:\\photos\\a.jpg");
