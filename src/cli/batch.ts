@@ -49,7 +49,9 @@ export async function batch(args: string[], signal: AbortSignal): Promise<void> 
   if (failed > 0) {
     throw new MarkbaseError(
       "batch_failed",
-      `${failed} requests failed; ${output} says why. Run again to retry them.`,
+      `${failed} ${
+        failed === 1 ? "request" : "requests"
+      } failed; ${output} says why. Run again to retry.`,
     );
   }
 }

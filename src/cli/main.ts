@@ -1,5 +1,6 @@
 /** The `markbase` command line: finds the command, prints help, turns errors into one line and an exit code. */
 import { MarkbaseError } from "../errors.ts";
+import { VERSION } from "../version.ts";
 import * as batch from "./batch.ts";
 import * as bench from "./bench.ts";
 import * as chat from "./chat.ts";
@@ -44,7 +45,7 @@ const usage = `markbase COMMAND [FLAGS]
 
 ${Object.entries(commands).map(([name, command]) => `  ${name.padEnd(10)} ${command.summary}`).join("\n")}
 
-markbase COMMAND --help shows the flags of a command.`;
+markbase COMMAND --help shows the flags of a command, markbase --version the version.`;
 
 /** Runs one command line; returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 nobody reads. */
 export async function main(args: readonly string[]): Promise<number> {
@@ -52,6 +53,10 @@ export async function main(args: readonly string[]): Promise<number> {
   if (name === undefined || name === "--help" || name === "-h" || name === "help") {
     console.log(usage);
     return name === undefined ? 2 : 0;
+  }
+  if (name === "--version" || name === "-V") {
+    console.log(`markbase ${VERSION}`);
+    return 0;
   }
   const command = Object.hasOwn(commands, name) ? commands[name] : undefined;
   if (command === undefined) {

@@ -19,7 +19,7 @@ export interface Area {
 }
 
 /** Pixels of all frames together that an animation may have. */
-export const MAX_ANIMATION_PIXELS = 4e9;
+const MAX_ANIMATION_PIXELS = 4e9;
 
 /** Seconds of a frame whose delay is below 20 ms, as browsers show it. */
 export const LEAST_DELAY = 0.1;

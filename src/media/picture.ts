@@ -16,7 +16,7 @@ export const MAX_PIXELS = 100_000_000;
 /** Pixels that a CMYK JPEG may have: its decoder is slower. */
 const MAX_CMYK_PIXELS = 30_000_000;
 /** Bytes that the file of a picture may have. */
-export const MAX_IMAGE_BYTES: number = 256 * 2 ** 20;
+const MAX_IMAGE_BYTES = 256 * 2 ** 20;
 
 /** Reads a picture. Transparent parts show white. Rejects with `MediaError`, `InvalidArgument`, `MissingPermission` or the signal's reason. */
 export async function readPicture(input: ImageInput, signal?: AbortSignal): Promise<Picture> {

@@ -12,7 +12,7 @@ import { isAudioFormat, type MediaFormat, sniff } from "./sniff.ts";
 import { readWav } from "./wav.ts";
 
 /** Bytes that the file of a sound may have. */
-export const MAX_AUDIO_BYTES: number = 2 ** 30;
+const MAX_AUDIO_BYTES = 2 ** 30;
 const LEAST_RATE = 1000;
 const MOST_RATE = 768_000;
 const MOST_CHANNELS = 256;

@@ -5,6 +5,7 @@ import { bytesSource } from "../../src/checkpoint/byte_source.ts";
 import { parseGguf } from "../../src/checkpoint/gguf.ts";
 import type { ModelConfig } from "../../src/checkpoint/config.ts";
 import { folderOf, GGUF_ROWS, onRow, withFolder } from "./support.ts";
+import { NO_SUGGESTION } from "../support/calls.ts";
 import { type GgufContent, type TensorEntry, type Value, writeGguf } from "./gguf_writer.ts";
 
 const TYPE_NUMBERS: Record<string, number> = {
@@ -335,9 +336,8 @@ Deno.test("a file without a vocabulary, and one that adds no BOS, say so in the 
 
 Deno.test("what a file suggests for sampling is read as generation_config.json is", async () => {
   const content = contentOf("tiny-gguf-iq4_nl");
-  const none = { temperature: null, topK: null, topP: null, minP: null, repetitionPenalty: null };
   await withFolder({ "m.gguf": writeGguf(content) }, async (folder) => {
-    assertEquals((await openCheckpoint(folder)).config.sampling, { ...none, maxTokens: null });
+    assertEquals((await openCheckpoint(folder)).config.sampling, NO_SUGGESTION);
   });
   set(content, "general.sampling.temp", { type: "f32", value: 0.75 });
   set(content, "general.sampling.top_k", { type: "i32", value: 64 });

@@ -13,6 +13,7 @@ import {
   withHeader,
   writeSafetensors,
 } from "./support.ts";
+import { NO_SUGGESTION } from "../support/calls.ts";
 
 const CONFIG = Deno.readTextFileSync(`${folderOf("e2b")}/config.json`);
 
@@ -218,15 +219,6 @@ Deno.test({
     assertEquals(weights().embedding.parts.data.offset % 2, 1);
   },
 });
-
-const NO_SUGGESTION = {
-  temperature: null,
-  topK: null,
-  topP: null,
-  minP: null,
-  repetitionPenalty: null,
-  maxTokens: null,
-};
 
 Deno.test("the configs alone are enough for the architecture, generation defaults included", async () => {
   const { config } = await readConfig(TINY);

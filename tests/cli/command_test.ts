@@ -1,32 +1,11 @@
 import { assert, assertEquals, assertMatch, assertStringIncludes } from "@std/assert";
 import { allCases } from "../../src/conformance/cases.ts";
+import { markbase } from "../support/process.ts";
 
 /** The ops of the conformance table, in its order. */
 const OPS = [...new Set(allCases().map(({ op }) => op))];
 
 const main = new URL("../../src/cli/main.ts", import.meta.url).pathname;
-
-interface Outcome {
-  code: number;
-  stdout: string;
-  stderr: string;
-}
-
-/** Runs one command line in a process of its own. */
-async function markbase(args: string[], input = ""): Promise<Outcome> {
-  const child = new Deno.Command(Deno.execPath(), {
-    args: ["run", "-A", main, ...args],
-    env: { NO_COLOR: "1" },
-    stdin: "piped",
-    stdout: "piped",
-    stderr: "piped",
-  }).spawn();
-  const writer = child.stdin.getWriter();
-  await writer.write(new TextEncoder().encode(input));
-  await writer.close();
-  const { code, stdout, stderr } = await child.output();
-  return { code, stdout: new TextDecoder().decode(stdout), stderr: new TextDecoder().decode(stderr) };
-}
 
 Deno.test("generate answers a prompt given as words", async () => {
   assertEquals(await markbase(["generate", "What is 27 + 45?", "--temperature", "0"]), {
@@ -196,6 +175,11 @@ Deno.test("bench tells the rates of prompts and of generation, and JSON for prog
   const wrong = await markbase(["bench", "--tokens", "1"]);
   assertEquals(wrong.code, 2);
   assertStringIncludes(wrong.stderr, "--tokens is 1");
+});
+
+Deno.test("--version tells the version of the package", async () => {
+  const { version } = JSON.parse(await Deno.readTextFile(new URL("../../deno.json", import.meta.url)));
+  assertEquals(await markbase(["--version"]), { code: 0, stdout: `markbase ${version}\n`, stderr: "" });
 });
 
 Deno.test("wrong usage exits with 2 and says what is right", async () => {

@@ -1,19 +1,12 @@
 import { assert, assertEquals, assertMatch, assertStringIncludes } from "@std/assert";
 import { srt } from "../../src/cli/transcript.ts";
-import { hasFfmpeg } from "../support/process.ts";
+import { hasFfmpeg, markbase as run } from "../support/process.ts";
 
 const root = new URL("../../", import.meta.url).pathname;
 const example = (name: string) => `${root}examples/media/${name}`;
 const tiny = (name: string) => `${root}tests/fixtures/tiny/${name}`;
 
-async function markbase(...args: string[]) {
-  const { code, stdout, stderr } = await new Deno.Command(Deno.execPath(), {
-    args: ["run", "-A", `${root}src/cli/main.ts`, ...args],
-    env: { NO_COLOR: "1" },
-  }).output();
-  const text = (bytes: Uint8Array) => new TextDecoder().decode(bytes);
-  return { code, stdout: text(stdout), stderr: text(stderr) };
-}
+const markbase = (...args: string[]) => run(args);
 
 Deno.test("describe tells of each picture, of several with their names", async () => {
   const one = await markbase("describe", example("star.png"), "--temperature", "0");
@@ -161,13 +154,6 @@ Deno.test("a long recording is heard in overlapping chunks, with times for each 
 });
 
 Deno.test("in a chat a picture goes with the next question and stays in the conversation", async () => {
-  const child = new Deno.Command(Deno.execPath(), {
-    args: ["run", "-A", `${root}src/cli/main.ts`, "chat", "--temperature", "0"],
-    env: { NO_COLOR: "1" },
-    stdin: "piped",
-    stdout: "piped",
-    stderr: "piped",
-  }).spawn();
   const lines = [
     "/image",
     `/image ${example("star.png")}`,
@@ -178,11 +164,7 @@ Deno.test("in a chat a picture goes with the next question and stays in the conv
     `/audio ${tiny("digits.wav")}`,
     "Transcribe the audio.",
   ];
-  const writer = child.stdin.getWriter();
-  await writer.write(new TextEncoder().encode(lines.join("\n") + "\n"));
-  await writer.close();
-  const { code, stdout, stderr } = await child.output();
-  const text = new TextDecoder().decode(stdout);
+  const { code, stdout, stderr } = await run(["chat", "--temperature", "0"], lines.join("\n") + "\n");
   assertEquals(code, 0);
   for (
     const said of [
@@ -193,19 +175,12 @@ Deno.test("in a chat a picture goes with the next question and stays in the conv
       "three seven one",
     ]
   ) {
-    assertStringIncludes(text, said);
+    assertStringIncludes(stdout, said);
   }
-  assertMatch(new TextDecoder().decode(stderr), /error: \/no\/such\.wav does not exist/);
+  assertMatch(stderr, /error: \/no\/such\.wav does not exist/);
 });
 
 Deno.test("media of a question that failed go with the next one, unless they are why it failed", async () => {
-  const child = new Deno.Command(Deno.execPath(), {
-    args: ["run", "-A", `${root}src/cli/main.ts`, "chat", "--temperature", "0", "--context", "128"],
-    env: { NO_COLOR: "1" },
-    stdin: "piped",
-    stdout: "piped",
-    stderr: "piped",
-  }).spawn();
   const lines = [
     `/image ${example("star.png")}`,
     "word ".repeat(200),
@@ -219,13 +194,13 @@ Deno.test("media of a question that failed go with the next one, unless they are
     "Describe the image.",
     "What is 2 + 2?",
   ];
-  const writer = child.stdin.getWriter();
-  await writer.write(new TextEncoder().encode(lines.join("\n") + "\n"));
-  await writer.close();
-  const { code, stdout, stderr } = await child.output();
+  const { code, stdout, stderr } = await run(
+    ["chat", "--temperature", "0", "--context", "128"],
+    lines.join("\n") + "\n",
+  );
   assertEquals(code, 0);
-  assertMatch(new TextDecoder().decode(stdout), /An orange star\.[^]*without media\.[^]*72\n[^]*4\n/);
-  const errors = new TextDecoder().decode(stderr).trim().split("\n");
+  assertMatch(stdout, /An orange star\.[^]*without media\.[^]*72\n[^]*4\n/);
+  const errors = stderr.trim().split("\n");
   assertEquals(errors.length, 6);
   for (const i of [0, 2]) {
     assertMatch(errors[i], /^error: The sequence would hold/);

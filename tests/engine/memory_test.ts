@@ -3,6 +3,7 @@ import { assert, assertEquals, assertRejects } from "@std/assert";
 import { load, MemoryLimit } from "../../mod.ts";
 import { type Shape, shapes, writeSynthetic } from "../../bench/synthetic.ts";
 import { fixtureModel } from "../support/models.ts";
+import { deno } from "../support/process.ts";
 
 const ignore = Deno.build.os !== "linux";
 
@@ -46,18 +47,12 @@ async function measure(shape: Shape): Promise<Measured> {
   const folder = await Deno.makeTempDir();
   try {
     await writeSynthetic(shape, folder);
-    const child = new Deno.Command(Deno.execPath(), {
-      args: ["run", "-A", "--quiet", "--v8-flags=--expose-gc", "-", folder],
-      stdin: "piped",
-      stdout: "piped",
-      stderr: "inherit",
-    }).spawn();
-    const writer = child.stdin.getWriter();
-    await writer.write(new TextEncoder().encode(PROGRAM));
-    await writer.close();
-    const { stdout, success } = await child.output();
-    assert(success);
-    return JSON.parse(new TextDecoder().decode(stdout));
+    const { stdout, stderr, code } = await deno(
+      ["run", "-A", "--quiet", "--v8-flags=--expose-gc", "-", folder],
+      { input: PROGRAM },
+    );
+    assertEquals(code, 0, stderr);
+    return JSON.parse(stdout);
   } finally {
     await Deno.remove(folder, { recursive: true });
   }

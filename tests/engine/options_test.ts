@@ -3,6 +3,7 @@ import { load, loadTokenizer } from "../../mod.ts";
 import { settingsOf } from "../../src/engine/options.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { ContextFull, InvalidArgument, MemoryLimit, UnknownOption } from "../../src/errors.ts";
+import { NO_SUGGESTION } from "../support/calls.ts";
 import { TINY } from "../support/models.ts";
 
 const SUGGESTED = {
@@ -13,17 +14,9 @@ const SUGGESTED = {
   repetitionPenalty: 1.1,
   maxTokens: 50,
 };
-const NOTHING = {
-  temperature: null,
-  topK: null,
-  topP: null,
-  minP: null,
-  repetitionPenalty: null,
-  maxTokens: null,
-};
 
 Deno.test("absent options come from the checkpoint's generation config, and from neutral values without one", () => {
-  const read = (options: object, suggested: typeof SUGGESTED | typeof NOTHING) => {
+  const read = (options: object, suggested: typeof SUGGESTED | typeof NO_SUGGESTION) => {
     const { temperature, topK, topP, minP, repetitionPenalty, maxTokens } = settingsOf(
       options,
       suggested,
@@ -33,7 +26,7 @@ Deno.test("absent options come from the checkpoint's generation config, and from
   };
   assertEquals(read({}, SUGGESTED), SUGGESTED);
   const neutral = { temperature: 1, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, maxTokens: Infinity };
-  assertEquals(read({}, NOTHING), neutral);
+  assertEquals(read({}, NO_SUGGESTION), neutral);
   const given = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, maxTokens: 9 };
   assertEquals(read(given, SUGGESTED), given);
 });

@@ -4,6 +4,7 @@ import { HubError, InvalidArgument } from "../../src/errors.ts";
 import { hubSettings } from "../../src/hub/settings.ts";
 import { hubReference, localSource } from "../../src/hub/source.ts";
 import { withEnvironment } from "../support/environment.ts";
+import { deno } from "../support/process.ts";
 
 const VARIABLES = [
   "HF_HOME",
@@ -110,17 +111,8 @@ Deno.test("a path that may be neither read nor asked of the hub names both flags
   const script = `import { localSource } from "${new URL("../../src/hub/source.ts", import.meta.url)}";
     await localSource("org/model").catch((error) => console.log(error.name, error.message));`;
   const run = async (...flags: string[]) => {
-    const child = new Deno.Command(Deno.execPath(), {
-      args: ["run", "--no-prompt", "--allow-env", ...flags, "-"],
-      env: { HF_HOME: "/nowhere", HF_ENDPOINT: "http://127.0.0.1:9" },
-      stdin: "piped",
-      stdout: "piped",
-      stderr: "inherit",
-    }).spawn();
-    const writer = child.stdin.getWriter();
-    await writer.write(new TextEncoder().encode(script));
-    await writer.close();
-    return new TextDecoder().decode((await child.output()).stdout);
+    const env = { HF_HOME: "/nowhere", HF_ENDPOINT: "http://127.0.0.1:9" };
+    return (await deno(["run", "--no-prompt", "--allow-env", ...flags, "-"], { input: script, env })).stdout;
   };
   const neither = await run();
   assertStringIncludes(neither, "MissingPermission markbase needs --allow-read=org/model to open org/model");

@@ -4,6 +4,16 @@ import type { Message, Model } from "../../mod.ts";
 /** Load options under which results are compared with golden values, and with each other bit for bit. */
 export const EXACT = { device: "cpu", precision: "exact", kvCache: "f32" } as const;
 
+/** What a checkpoint suggests that suggests nothing. */
+export const NO_SUGGESTION = {
+  temperature: null,
+  topK: null,
+  topP: null,
+  minP: null,
+  repetitionPenalty: null,
+  maxTokens: null,
+} as const;
+
 /** Questions that the shipped model answers. */
 export const QUESTIONS = [
   "What is 27 + 45?",
