@@ -310,7 +310,7 @@ int32_t mb_device_memory(mb_device *device, uint64_t *values, char *err, uint64_
     const Memory &memory = use(device).device->memory;
     require(values, "values");
     const uint64_t all[8] = {memory.mapped, memory.created, memory.repacked, memory.scratch,
-                             memory.peak,   memory.buffers, memory.passes,   0};
+                             memory.peak,   memory.buffers, memory.passes,   memory.replaced};
     memcpy(values, all, sizeof all);
   });
 }

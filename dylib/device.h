@@ -47,6 +47,7 @@ struct Tensor {
   uint64_t max_bytes = 0;           // with every symbol at its maximum
   const Tensor *scales = nullptr;   // [N, K / group]
   const Tensor *biases = nullptr;   // [N, K / group]
+  const uint8_t *interleaved = nullptr;  // the CPU device's copy of a weight, see cpu/interleaved.h
 };
 
 struct Op {
@@ -113,8 +114,9 @@ struct RunStatistics {
 
 // Bytes, see mb_device_memory. abi.cpp counts mapped, created, buffers and passes for every device (an object counts until
 // its last reference goes); a device counts its repacked weights and scratch, and calls note_peak() after adding to one.
+// `replaced`: of mapped files, what repacked weights are read instead of.
 struct Memory {
-  std::atomic<uint64_t> mapped{0}, created{0}, repacked{0}, scratch{0}, peak{0}, buffers{0}, passes{0};
+  std::atomic<uint64_t> mapped{0}, created{0}, repacked{0}, replaced{0}, scratch{0}, peak{0}, buffers{0}, passes{0};
 
   void note_peak() {
     const uint64_t now = created + repacked + scratch;

@@ -80,7 +80,8 @@ MB_EXPORT int32_t mb_device_info(mb_device *device, char *text, uint64_t cap, ui
                                  uint64_t err_cap);
 
 /* values (8 × u64): [0] mapped bytes, [1] buffer bytes (mb_buffer_create), [2] repacked weight bytes,
- * [3] scratch bytes, [4] peak of [1]+[2]+[3], [5] live buffers, [6] live passes, [7] reserved. */
+ * [3] scratch bytes, [4] peak of [1]+[2]+[3], [5] live buffers, [6] live passes,
+ * [7] of [0], bytes that repacked weights are read instead of. */
 MB_EXPORT int32_t mb_device_memory(mb_device *device, uint64_t *values, char *err, uint64_t err_cap);
 
 MB_EXPORT void mb_device_release(mb_device *device);

@@ -46,6 +46,7 @@ Weight weight_of(const Plan &plan, const Tensor *t) {
   w.rows = 1;
   for (uint32_t i = 0; i + 1 < t->rank; i++) w.rows *= t->dims[i];
   w.data = plan.buffers[t->buffer]->host + t->offset;
+  w.interleaved = t->interleaved;
   if (is_plain(t->format)) {
     w.row_bytes = w.columns * bytes_of_format(t->format);
     return w;

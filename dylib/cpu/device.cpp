@@ -9,6 +9,7 @@
 #include "../file.h"
 #include "../options.h"
 #include "features.h"
+#include "interleaved.h"
 #include "memory.h"
 #include "pass.h"
 #include "pool.h"
@@ -46,8 +47,11 @@ class CpuBuffer final : public Buffer {
 class CpuDevice final : public Device {
  public:
   // 0 threads: all cores; an empty level: MARKBASE_CPU or the best of this CPU.
-  CpuDevice(int threads, const std::string &level)
-      : kernels_(kernels_of_level(level)), threads_(threads != 0 ? threads : Pool::core_count()) {}
+  CpuDevice(int threads, const std::string &level, bool interleaves)
+      : kernels_(kernels_of_level(level)),
+        threads_(threads != 0 ? threads : Pool::core_count()),
+        interleaves_(interleaves),
+        interleaved_(kernels_, threads_, memory) {}
 
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override {
     if (bytes == 0) fail(MB_INVALID_ARGUMENT, "A buffer needs at least one byte.");
@@ -67,7 +71,7 @@ class CpuDevice final : public Device {
   }
 
   std::unique_ptr<Pass> compile(std::unique_ptr<Plan> plan) override {
-    return compile_cpu_pass(std::move(plan), kernels_, threads_, memory);
+    return compile_cpu_pass(std::move(plan), kernels_, threads_, interleaves_ ? &interleaved_ : nullptr, memory);
   }
 
   std::string info() const override {
@@ -86,17 +90,21 @@ class CpuDevice final : public Device {
  private:
   const Kernels &kernels_;
   const int threads_;
+  const bool interleaves_;  // off: weights are multiplied where they lie
+  Interleaved interleaved_;
 };
 
 }  // namespace
 
 std::shared_ptr<Device> open_cpu_device(const std::string &options) {
-  auto settings = read_options(options, "cpu", {"threads", "level"});
+  auto settings = read_options(options, "cpu", {"threads", "level", "interleave"});
   const std::string threads = settings.count("threads") == 0 ? "0" : settings["threads"];
   if (settings.count("level") != 0 && settings["level"].empty()) {
     fail(MB_INVALID_ARGUMENT, "level is empty; leave it out for the best of this CPU.");
   }
-  return std::make_shared<CpuDevice>(static_cast<int>(whole_number(threads, kMaxThreads, "cpu", "threads")), settings["level"]);
+  const std::string interleave = settings.count("interleave") == 0 ? "1" : settings["interleave"];
+  return std::make_shared<CpuDevice>(static_cast<int>(whole_number(threads, kMaxThreads, "cpu", "threads")), settings["level"],
+                                     whole_number(interleave, 1, "cpu", "interleave") != 0);
 }
 
 }  // namespace mb

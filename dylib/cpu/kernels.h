@@ -63,6 +63,9 @@ struct Kernels {
   // and is not affine; first is a multiple of 256, count at most that, and there is room for 256 codes and 16 scales and biases.
   void (*unpack_run)(const Weight &w, int64_t row, int64_t first, int64_t count, uint8_t *codes, float *scales, float *biases);
 
+  // Bands [first, last) of w, one after another, to `to` (interleaved.h).
+  void (*interleave)(const Weight &w, int64_t first, int64_t last, uint8_t *to);
+
   // ---- f32 matrix product ----
   // out[r * out_stride + c] = sum over k of a[r * a_stride + k] * w[c * w_stride + k], for r < rows, c < columns.
   // w is f32, f16 or bf16; strides are in elements.
@@ -75,7 +78,7 @@ struct Kernels {
   void (*quantize_for_rows)(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row);
   void (*quantize_for_tile)(const float *x, int64_t k, int64_t group, Order order, const QuantizedRow &row);
   // Decode: out[r * out_stride + c - first] = row c of w times activation row r, c in [first, last), r < rows.
-  // Streams the weights once.
+  // Streams the weights once. Of interleaved ones, first and last are multiples of kBandRows.
   void (*product_rows)(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                        int64_t out_stride);
   // Prefill: unpacks rows [first, last) of w, at most tile_columns of them, into a tile; then

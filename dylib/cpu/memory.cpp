@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "../device.h"
@@ -43,6 +44,22 @@ void advise_streamed(std::vector<AddressRange> ranges) {
 #else
   (void)ranges;
 #endif
+}
+
+void leave_pages(const uint8_t *first, uint64_t bytes) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), start = reinterpret_cast<uintptr_t>(first);
+  const uintptr_t from = (start + page - 1) & ~(page - 1), to = (start + bytes) & ~(page - 1);
+  if (to > from) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);  // a wish only
+}
+
+uint64_t memory_of_process() {
+  uint64_t most = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (FILE *file = fopen("/sys/fs/cgroup/memory.max", "r")) {
+    unsigned long long limit;  // "max" is no number
+    if (fscanf(file, "%llu", &limit) == 1 && limit < most) most = limit;
+    fclose(file);
+  }
+  return most;
 }
 
 }  // namespace mb

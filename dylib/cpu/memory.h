@@ -17,4 +17,10 @@ struct AddressRange {
 // this is cached in such pages if its file system can; one that is cached already stays as it is. Contents do not change.
 void advise_streamed(std::vector<AddressRange> ranges);
 
+// Gives up the pages of a mapped file that lie within; who reads there gets them again.
+void leave_pages(const uint8_t *first, uint64_t bytes);
+
+// Bytes of memory that this process may have at most: the machine's, or what its control group allows.
+uint64_t memory_of_process();
+
 }  // namespace mb

@@ -106,7 +106,7 @@ std::vector<const Tensor *> streamed(const Op &op) {
 void advise_weights(const Plan &plan) {
   std::vector<std::vector<AddressRange>> ranges(plan.buffers.size());
   const auto add = [&](const Tensor *t) {
-    if (!t || plan.buffers[t->buffer]->writable) return;
+    if (!t || t->interleaved || plan.buffers[t->buffer]->writable) return;
     const uintptr_t first = reinterpret_cast<uintptr_t>(plan.buffers[t->buffer]->host) + t->offset;
     ranges[t->buffer].push_back({first, first + t->max_bytes});
   };
@@ -159,9 +159,10 @@ std::vector<const Tensor *> written(const Op &op) {
 
 class CpuPass final : public Pass {
  public:
-  CpuPass(std::unique_ptr<Plan> the_plan, const Kernels &kernels, int threads, Memory &memory)
+  CpuPass(std::unique_ptr<Plan> the_plan, const Kernels &kernels, int threads, Interleaved *interleaved, Memory &memory)
       : kernels_(kernels), threads_(threads), memory_(memory) {
     plan = std::move(the_plan);
+    if (interleaved) copies_ = interleaved->interleave(*plan);
     advise_weights(*plan);
     for (const Op &op : plan->ops) {
       check_supported(op);
@@ -205,7 +206,7 @@ class CpuPass final : public Pass {
   std::string info() const override {
     std::string text = "{\"ops\":" + std::to_string(plan->ops.size()) +
                        ",\"dispatches\":" + std::to_string(plan->ops.size()) +
-                       ",\"scratchBytes\":" + std::to_string(scratch_bytes_) + ",\"repackedBytes\":0,\"kernels\":[";
+                       ",\"scratchBytes\":" + std::to_string(scratch_bytes_) + ",\"repackedBytes\":" + std::to_string(interleaved_bytes(copies_)) + ",\"kernels\":[";
     bool first = true;
     for (const Op &op : plan->ops) {
       const std::string kernel =
@@ -256,6 +257,7 @@ class CpuPass final : public Pass {
   const Kernels &kernels_;
   const int threads_;
   Memory &memory_;
+  std::vector<std::shared_ptr<Interleaved::Copy>> copies_;  // that the plan's tensors point to
   ScratchNeed need_;
   uint8_t *scratch_ = nullptr;
   uint64_t scratch_bytes_ = 0;
@@ -263,8 +265,9 @@ class CpuPass final : public Pass {
 
 }  // namespace
 
-std::unique_ptr<Pass> compile_cpu_pass(std::unique_ptr<Plan> plan, const Kernels &kernels, int threads, Memory &memory) {
-  return std::make_unique<CpuPass>(std::move(plan), kernels, threads, memory);
+std::unique_ptr<Pass> compile_cpu_pass(std::unique_ptr<Plan> plan, const Kernels &kernels, int threads, Interleaved *interleaved,
+                                       Memory &memory) {
+  return std::make_unique<CpuPass>(std::move(plan), kernels, threads, interleaved, memory);
 }
 
 }  // namespace mb

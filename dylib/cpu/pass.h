@@ -1,11 +1,13 @@
 // pass.h: a compiled plan of the CPU device.
 #pragma once
 #include "../device.h"
+#include "interleaved.h"
 #include "kernels.h"
 
 namespace mb {
 
 // Throws Error(MB_UNSUPPORTED) for an op or format without a kernel. `memory` must outlive the pass.
-std::unique_ptr<Pass> compile_cpu_pass(std::unique_ptr<Plan> plan, const Kernels &kernels, int threads, Memory &memory);
+// `interleaved` may be null: weights stay where they are.
+std::unique_ptr<Pass> compile_cpu_pass(std::unique_ptr<Plan> plan, const Kernels &kernels, int threads, Interleaved *interleaved, Memory &memory);
 
 }  // namespace mb

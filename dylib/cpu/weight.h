@@ -21,16 +21,21 @@ struct Weight {
   Format scale_format;  // of scales and biases: kF32, kF16 or kBF16; of scale bytes kI8
   int64_t scale_row_bytes;
   const uint8_t *scales, *biases;
+  const uint8_t *interleaved;  // the same in bands of rows (interleaved.h), or null
 
   const uint8_t *row(int64_t i) const { return data + i * row_bytes; }
   const uint8_t *scale_row(int64_t i) const { return scales + i * scale_row_bytes; }
   const uint8_t *bias_row(int64_t i) const { return biases + i * scale_row_bytes; }
   int64_t groups() const { return columns / group; }
   Order order() const {
+    if (interleaved) return Order::kColumns;
     if (format == kQ4_0 || format == kQ4_1 || format == kQ5_0 || format == kQ5_1) return Order::kHalves;
     return format == kAffine && bits == 4 ? Order::kPairs : Order::kColumns;
   }
 };
+
+// Whether a word of a tile for prefill rows holds eight codes of four bits; elsewhere it holds four as bytes.
+inline bool has_nibble_words(const Weight &w) { return w.interleaved ? w.bits == 4 : w.order() == Order::kPairs; }
 
 // Whether a format is codes that meet int8 activations in fast mode.
 constexpr bool has_codes(Format format) { return !is_plain(format) && format != kMxfp8; }

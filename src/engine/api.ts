@@ -273,11 +273,11 @@ export type BatchRequest =
 export interface MemoryReport {
   /** Weights, wherever they lie. */
   weights: number;
-  /** Of these, bytes in mapped files, which the system shares between processes and reads on demand. */
+  /** Of these, bytes that are read in mapped files, which the system shares between processes and reads on demand. */
   mapped: number;
   /** Of these, bytes that were copied at load since the device could not read them in place. */
   copied: number;
-  /** Weights that the device holds in another layout too. */
+  /** Weights that the device reads in a layout of its own, instead of in the file. */
   repacked: number;
   /** KV cache: capacity. */
   kv: number;

@@ -200,8 +200,8 @@ async function localFiles(
 
 /** Throws `MemoryLimit` where mapped weights and what the device holds beside them are more than `memory`. */
 function checkMemory(what: string, device: Device, mappedBytes: number, memory: number): void {
-  const { buffers, repacked, scratch } = device.memory();
-  const needed = mappedBytes + buffers + repacked + scratch;
+  const { buffers, repacked, replaced, scratch } = device.memory();
+  const needed = mappedBytes - replaced + buffers + repacked + scratch;
   if (needed <= memory) return;
   throw new MemoryLimit(
     what,

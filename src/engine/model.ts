@@ -233,11 +233,11 @@ export class LoadedModel implements Model {
   memory(): MemoryReport {
     this.check();
     const { forward, device, towers, weightBytes, mappedBytes, copiedBytes, arenaBytes } = this.#parts;
-    const { repacked, scratch, peak } = device.memory();
+    const { repacked, replaced, scratch, peak } = device.memory();
     const { capacity, used } = forward.kvBytes;
     return {
       weights: weightBytes,
-      mapped: mappedBytes,
+      mapped: mappedBytes - replaced,
       copied: copiedBytes,
       repacked,
       kv: capacity,

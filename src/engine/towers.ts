@@ -268,8 +268,8 @@ export class Towers implements AsyncDisposable, Disposable {
   #makeRoom(part: TowerPart, rows: number, bytes: number): void {
     const { device, memory: { limit, readInPlace } } = this.#parts;
     const needed = () => {
-      const { buffers, repacked, scratch } = device.memory();
-      return readInPlace + buffers + repacked + scratch + bytes;
+      const { buffers, repacked, replaced, scratch } = device.memory();
+      return readInPlace - replaced + buffers + repacked + scratch + bytes;
     };
     if (needed() <= limit) return;
     for (const [other, compiled] of this.#compiled) {

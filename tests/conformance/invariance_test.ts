@@ -10,7 +10,7 @@ import { type ExpertDescription, expertProblem } from "../../src/conformance/cas
 import { type LinearDescription, linearProblem } from "../../src/conformance/cases/linear.ts";
 import { BLOCK_FORMATS, blockColumns, formatName, FORMATS } from "../../src/conformance/case.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
-import type { Problem } from "../../src/conformance/problem.ts";
+import type { Problem, WeightFormat } from "../../src/conformance/problem.ts";
 import { Random } from "../../src/conformance/random.ts";
 import { equal, execute } from "../../src/conformance/runner.ts";
 
@@ -64,6 +64,13 @@ const SOME_FORMATS = FORMATS.filter((_, i) => i < 3 || (i - 3) % 6 === 0);
 /** Of formats with scales of their own: codes in order with 16 columns to a scale, blocks of 32, of 256. */
 const SOME_BLOCKS = BLOCK_FORMATS.filter((_, i) => i % 5 === 2);
 
+/** Formats whose rows the CPU device interleaves where there are sixteen. */
+const INTERLEAVED: WeightFormat[] = [
+  { kind: "affine", bits: 4, group: 64, scales: "bf16" },
+  { kind: "affine", bits: 8, group: 32, scales: "f16" },
+  ...(["q4_1", "q5_0", "q8_0", "q4_k", "q6_k"] as const).map((type) => ({ kind: "gguf", type }) as const),
+];
+
 /** Rows of runs that the whole is compared with. */
 function cuts(rows: number): number[][] {
   const all = Array.from({ length: rows }, (_, i) => i);
@@ -84,10 +91,15 @@ function cuts(rows: number): number[][] {
 for (const exact of [true, false]) {
   const precision = exact ? "exact" : "fast";
   test(`linear rows are the same alone, in any batch and with any threads in ${precision} mode`, async ([one, two]) => {
-    for (const [i, format] of [...SOME_FORMATS, ...SOME_BLOCKS].entries()) {
-      const rows = 40;
-      const k = blockColumns(format) === 256 ? 512 : 384;
-      const d: LinearDescription = { rows, k, n: [45], format, ...EPILOGUES[i % EPILOGUES.length] };
+    const rows = 40;
+    const problems: LinearDescription[] = [
+      ...[...SOME_FORMATS, ...SOME_BLOCKS].map((format, i) => {
+        const k = blockColumns(format) === 256 ? 512 : 384;
+        return { rows, k, n: [45], format, ...EPILOGUES[i % EPILOGUES.length] };
+      }),
+      ...INTERLEAVED.map((format) => ({ rows, k: 768, n: [48, 16], format, preNorm: true })),
+    ];
+    for (const d of problems) {
       for (const decodeRows of [0, rows]) {
         const build = (pick: number[]) => linearProblem({ ...d, decodeRows, pick }, 99, exact);
         const together = await rowsOf(two, build(Array.from({ length: rows }, (_, r) => r)), exact);
@@ -96,7 +108,9 @@ for (const exact of [true, false]) {
           pick.forEach((row, at) =>
             assert(
               equal(found[at], together[row]),
-              `${formatName(format)} ${decodeRows ? "decode" : "prefill"} row ${row} of [${pick}] differs`,
+              `${formatName(d.format as WeightFormat)} ${
+                decodeRows ? "decode" : "prefill"
+              } row ${row} of [${pick}] differs`,
             )
           );
         }

@@ -126,13 +126,20 @@ struct Blocks256 {
   static inline int64_t whole(int64_t columns) { return columns; }
 };
 
-// Eight 6-bit scales and minimums in twelve bytes.
-MB_INLINE void six_bit_scales(const uint8_t *packed, float d, float least, float *s, float *b) {
+// Eight 6-bit scales and minimums in twelve bytes, a byte each.
+struct SixBits {
+  uint64_t scales, minimums;
+};
+MB_INLINE SixBits six_bits(const uint8_t *packed) {
   const uint32_t x = word32_at(packed), y = word32_at(packed + 4), z = word32_at(packed + 8);
   const uint64_t scales = (x & 0x3f3f3f3f) | uint64_t((z & 0x0f0f0f0f) | (x >> 2 & 0x30303030)) << 32;
   const uint64_t minimums = (y & 0x3f3f3f3f) | uint64_t((z >> 4 & 0x0f0f0f0f) | (y >> 2 & 0x30303030)) << 32;
-  scaled_bytes(scales, d, s);
-  scaled_bytes(minimums, -least, b);
+  return {scales, minimums};
+}
+MB_INLINE void six_bit_scales(const uint8_t *packed, float d, float least, float *s, float *b) {
+  const SixBits six = six_bits(packed);
+  scaled_bytes(six.scales, d, s);
+  scaled_bytes(six.minimums, -least, b);
 }
 
 // Bytes of 6 bits each, less 32, as signed ones.

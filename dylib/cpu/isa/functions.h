@@ -43,6 +43,13 @@ void matmul(const float *a, int64_t a_stride, int64_t rows, const void *w, Forma
 void weighted_sum(const float *p, int64_t p_stride, int64_t rows, const int32_t *first, const int32_t *last,
                   const void *v, Format format, int64_t d, float *y, int64_t y_stride);
 
+// interleaved.cpp
+void interleave(const Weight &w, int64_t first, int64_t last, uint8_t *to);
+// The parts of product_rows and pack_tile for interleaved weights.
+void product_bands(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out, int64_t out_stride);
+// Rows of w from `row` on, of which a vector has one a lane, to column `column` of the tile.
+void pack_tile_of_bands(const Weight &w, int64_t row, float *scales, float *biases, uint8_t *codes);
+
 // int8.cpp, int8_rows.cpp
 constexpr int64_t code_padding = 8 * kLanes;  // a vector of 4-bit codes
 constexpr int64_t tile_columns = kInt8Vectors * kLanes;

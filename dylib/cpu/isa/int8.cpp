@@ -133,7 +133,7 @@ struct TileView {
   }
 };
 
-inline int64_t columns_of_word(const Weight &w) { return w.order() == Order::kPairs ? 8 : 4; }
+inline int64_t columns_of_word(const Weight &w) { return has_nibble_words(w) ? 8 : 4; }
 
 // What is taken from the codes of a weight before they are multiplied: the middle of their range, but for what is left of it
 // where the instruction set has taken kWideOffset already.
@@ -306,6 +306,11 @@ void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
   for (int64_t column = 0; column < tile_columns; column += kLanes) {
     int64_t rows[kLanes];  // columns beyond the last repeat it; nobody reads them
     for (int j = 0; j < kLanes; j++) rows[j] = first + column + j < last ? first + column + j : last - 1;
+    if (w.interleaved) {
+      const int64_t row = rows[0] / kLanes * kLanes;
+      pack_tile_of_bands(w, row, t.scales + column, t.biases + column, t.codes + 4 * column);
+      continue;
+    }
     if (w.format != kAffine) {
       pack_runs(w, rows, t, column);
       continue;
@@ -327,7 +332,7 @@ void pack_tile(const Weight &w, int64_t first, int64_t last, uint8_t *tile) {
 void product_tile(const Weight &w, const uint8_t *tile, int64_t columns, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride) {
   const TileView t(w, const_cast<uint8_t *>(tile));
-  if (w.order() == Order::kPairs) return tile_product<true, false>(w, t, columns, a, rows, out, out_stride);
+  if (has_nibble_words(w)) return tile_product<true, false>(w, t, columns, a, rows, out, out_stride);
   if (w.bits == 8) return tile_product<false, true>(w, t, columns, a, rows, out, out_stride);
   tile_product<false, false>(w, t, columns, a, rows, out, out_stride);
 }

@@ -276,6 +276,7 @@ Product product_of(const Weight &w) {
 
 void product_rows(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out,
                   int64_t out_stride) {
+  if (w.interleaved) return product_bands(w, first, last, a, rows, out, out_stride);
   product_of(w)(w, first, last, a, rows, out, out_stride);
 }
 

@@ -67,7 +67,7 @@ static inline float reduce_max(vf a) {
 // Codes of 8 bits are dotted after this was taken from them; the weight's bias makes up for it.
 constexpr int kWideOffset = 0;
 // Rows and vectors of columns of an int8 product that are held in registers at once.
-constexpr int kInt8Rows = 4, kInt8Vectors = 1;
+constexpr int kInt8Rows = 4, kInt8Vectors = 2;
 
 struct vi {
   int32_t v[kLanes];

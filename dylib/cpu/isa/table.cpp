@@ -15,7 +15,7 @@ extern const Kernels kernels;
 const Kernels kernels = {
     level,         kLanes,       sum_of_squares, scale_row,    add_rows,          gelu_mul,          softcap,
     silu,          gate,         clamp_row,      sum_row,                multiply_add,
-    rotate,        to_half,      all_finite,     dequantize, unpack_run,   matmul,            code_padding,      quantize_for_rows,
+    rotate,        to_half,      all_finite,     dequantize, unpack_run,   interleave, matmul,            code_padding,      quantize_for_rows,
     quantize_for_tile, product_rows, tile_columns, tile_bytes,   pack_tile,         product_tile,
     softmax_block, weighted_sum, blend,          block_maxima, sum_exp,
 };

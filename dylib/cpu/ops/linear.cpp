@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../../plan_check.h"
+#include "../band_form.h"
 #include "../quantized.h"
 
 namespace mb {
@@ -31,8 +32,9 @@ bool needs_u(const Op &op) {
 int64_t tile_rows(const Kernels &k, const Weight &w, Path path, int64_t rows, bool prefill, int threads) {
   if (path == Path::kInt8) {
     if (prefill) return k.tile_columns;
-    int64_t tile = std::clamp<int64_t>(kStreamBytes / w.row_bytes, 4, kMaxTile) & ~3ll;
-    while (tile > 8 && w.rows < tile * 2 * threads) tile /= 2;
+    const int64_t unit = w.interleaved ? kBandRows : 4;
+    int64_t tile = std::clamp<int64_t>(kStreamBytes / w.row_bytes, unit, kMaxTile) & ~(unit - 1);
+    while (tile > std::max<int64_t>(unit, 8) && w.rows < tile * 2 * threads) tile = (tile / 2 + unit - 1) & ~(unit - 1);
     return tile;
   }
   const int64_t most = std::clamp<int64_t>(kTileFloats / w.columns, 4, kMaxTile) & ~3ll;
@@ -308,7 +310,7 @@ std::string name_linear(const Plan &plan, const Op &op, bool exact) {
     if (!t) continue;
     const Weight w = weight_of(plan, t);
     name += w.format == kAffine ? "_q" + std::to_string(w.bits) : std::string("_") + format_traits(w.format)->name;
-    name += path_of(t, exact) == Path::kInt8 ? "_int8" : "_f32";
+    name += path_of(t, exact) == Path::kF32 ? "_f32" : w.interleaved ? "_int8_interleaved" : "_int8";
   }
   return name;
 }

@@ -288,13 +288,30 @@ export function linearCases(): TableCase[] {
     list.push({ rows, k: 256, n: [40, 24, 24], format: [q4, q4, q6], preNorm: true });
     list.push({ rows, k: 256, n: [24, 24], format: [q6, affine4], epilogue: "geglu" });
   }
-  return list.map((d) => ({
+  // Whole bands of rows, which the CPU device interleaves.
+  const banded: LinearDescription[] = [];
+  for (const format of [...FORMATS, ...BLOCK_FORMATS]) {
+    if (blockColumns(format) === 1) continue; // plain
+    const k = blockColumns(format) === 256 ? 768 : 640;
+    for (const rows of [1, 2, 7]) banded.push({ rows, k, n: [48], format });
+    banded.push({ rows: 19, k, n: [80, 80], format, decodeRows: 3, epilogue: "geglu", preNorm: true });
+    banded.push({ rows: 20, k, n: [32], format, data: "outlier" });
+    banded.push({ rows: 1, k, n: [32], format, magnitude: 7e4 });
+  }
+  for (const rows of [1, 18]) {
+    const base = { rows, k: 256, preNorm: true };
+    banded.push({ ...base, n: [48, 32, 16], format: [q4, q6, q4] });
+    banded.push({ ...base, n: [48, 33], format: [q4, affine4] }); // the second lies where it is
+    banded.push({ ...base, n: [64], format: affine8, biases: [true], epilogue: "softcap" });
+  }
+  return [...list, ...banded].map((d) => ({
     op: "linear",
     name: name(d),
     variants: variantsOf(d),
     work: d.rows * d.k * d.n.reduce((a, b) => a + b, 0),
     tolerance: PRODUCT,
-    cpuOnly: blockColumns(Array.isArray(d.format) ? d.format[0] : d.format) === 16 && d.k % 32 !== 0,
+    cpuOnly: banded.includes(d) ||
+      blockColumns(Array.isArray(d.format) ? d.format[0] : d.format) === 16 && d.k % 32 !== 0,
     build: (exact) => linearProblem(d, seedOf(name(d)), exact),
   }));
 }

@@ -1,0 +1,141 @@
+#include "interleaved.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "../plan_check.h"
+#include "band_form.h"
+#include "context.h"
+#include "memory.h"
+
+namespace mb {
+
+// Copies that are made together lie in one mapping, since only a large one gets huge pages.
+struct Interleaved::Mapping {
+  explicit Mapping(uint64_t byte_count) : data(static_cast<uint8_t *>(map_zeroed(byte_count))), bytes(byte_count) {}
+  ~Mapping() { munmap(data, bytes); }
+  Mapping(const Mapping &) = delete;
+  Mapping &operator=(const Mapping &) = delete;
+
+  uint8_t *const data;
+  const uint64_t bytes;
+};
+
+struct Interleaved::Copy {
+  Copy(std::shared_ptr<Mapping> the_mapping, uint64_t offset, uint64_t byte_count, uint64_t replaced_bytes, Memory &the_memory)
+      : mapping(std::move(the_mapping)), data(mapping->data + offset), bytes(byte_count), replaced(replaced_bytes), memory(the_memory) {
+    memory.repacked += bytes;
+    memory.replaced += replaced;
+    memory.note_peak();
+  }
+  ~Copy() {
+    memory.repacked -= bytes;
+    memory.replaced -= replaced;
+  }
+  Copy(const Copy &) = delete;
+  Copy &operator=(const Copy &) = delete;
+
+  const std::shared_ptr<Mapping> mapping;
+  uint8_t *const data;
+  const uint64_t bytes, replaced;  // replaced: of a mapped file
+  Memory &memory;
+};
+
+namespace {
+
+constexpr int64_t kChunkBytes = 4 << 20;  // of a weight, interleaved by one thread at a time
+
+uint64_t bytes_of(const Weight &w) { return static_cast<uint64_t>(w.rows / kBandRows * band_form(w).band_bytes(w.columns)); }
+
+// Whether the tensor is a weight of a linear op.
+bool is_multiplied(const Plan &plan, const Tensor &tensor) {
+  return std::any_of(plan.ops.begin(), plan.ops.end(), [&](const Op &op) {
+    return op.kind == kLinear && (op.operands[6] == &tensor || op.operands[7] == &tensor || op.operands[8] == &tensor);
+  });
+}
+
+bool is_mapped(const Plan &plan, const Tensor &t) { return !plan.buffers[t.buffer]->writable; }
+
+uint64_t mapped_bytes(const Plan &plan, const Tensor &t) {
+  uint64_t bytes = is_mapped(plan, t) ? t.max_bytes : 0;
+  for (const Tensor *part : {t.scales, t.biases}) bytes += part && is_mapped(plan, *part) ? part->max_bytes : 0;
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<Interleaved::Copy> Interleaved::find(const Plan &plan, const Tensor &tensor, const Weight &w) {
+  const std::shared_ptr<Buffer> &source = plan.buffers[tensor.buffer];
+  for (const Entry &e : entries_) {
+    if (e.offset != tensor.offset || e.rows != w.rows || e.columns != w.columns || e.format != w.format || e.bits != w.bits ||
+        e.group != w.group || e.source.lock() != source) {
+      continue;
+    }
+    return e.copy.lock();
+  }
+  return nullptr;
+}
+
+void Interleaved::fill(const Plan &plan, const Tensor &tensor, const Weight &w, uint8_t *to) {
+  const int64_t band_bytes = band_form(w).band_bytes(w.columns), bands = w.rows / kBandRows;
+  const int64_t step = std::max<int64_t>(1, kChunkBytes / band_bytes);
+  Pool::shared().run(threads_, (bands + step - 1) / step, [&](int64_t chunk, int) {
+    const int64_t first = chunk * step, last = std::min(first + step, bands);
+    kernels_.interleave(w, first, last, to + first * band_bytes);
+    // Pages of a file that nobody will read again would count as this process's own.
+    const auto leave = [&](const Tensor &t, const uint8_t *rows, int64_t row_bytes) {
+      if (!is_mapped(plan, t)) return;
+      leave_pages(rows + first * kBandRows * row_bytes, static_cast<uint64_t>((last - first) * kBandRows * row_bytes));
+    };
+    leave(tensor, w.data, w.row_bytes);
+    if (tensor.scales) leave(*tensor.scales, w.scales, w.scale_row_bytes);
+    if (tensor.biases) leave(*tensor.biases, w.biases, w.scale_row_bytes);
+  });
+}
+
+std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::interleave(Plan &plan) {
+  std::vector<std::shared_ptr<Copy>> copies;
+  if (plan.flags & kPlanExact) return copies;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  entries_.erase(std::remove_if(entries_.begin(), entries_.end(), [](const Entry &e) { return e.copy.expired(); }), entries_.end());
+
+  std::vector<Tensor *> missing;
+  uint64_t bytes = 0;
+  for (const std::unique_ptr<Tensor> &tensor : plan.tensors) {
+    if (!has_codes(tensor->format) || plan.buffer_writable[tensor->buffer] || !is_multiplied(plan, *tensor)) continue;
+    const Weight w = weight_of(plan, tensor.get());
+    if (band_form(w).bits == 0) continue;
+    if (std::shared_ptr<Copy> copy = find(plan, *tensor, w)) {
+      tensor->interleaved = copy->data;
+      copies.push_back(std::move(copy));
+      continue;
+    }
+    missing.push_back(tensor.get());
+    bytes += bytes_of(w);
+  }
+  if (bytes == 0 || bytes + memory_.repacked > memory_of_process() / 2) return copies;
+  const auto mapping = std::make_shared<Mapping>(bytes);
+  uint64_t offset = 0;
+  for (Tensor *tensor : missing) {
+    const Weight w = weight_of(plan, tensor);
+    std::shared_ptr<Copy> copy = find(plan, *tensor, w);  // a plan may have two tensors of one weight
+    if (!copy) {
+      fill(plan, *tensor, w, mapping->data + offset);
+      copy = std::make_shared<Copy>(mapping, offset, bytes_of(w), mapped_bytes(plan, *tensor), memory_);
+      entries_.push_back({plan.buffers[tensor->buffer], copy, tensor->offset, w.rows, w.columns, w.format, w.bits, w.group});
+      offset += copy->bytes;
+    }
+    tensor->interleaved = copy->data;
+    copies.push_back(std::move(copy));
+  }
+  return copies;
+}
+
+uint64_t interleaved_bytes(const std::vector<std::shared_ptr<Interleaved::Copy>> &copies) {
+  uint64_t bytes = 0;
+  for (const auto &copy : copies) bytes += copy->bytes;
+  return bytes;
+}
+
+}  // namespace mb

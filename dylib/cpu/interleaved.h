@@ -1,0 +1,46 @@
+// interleaved.h: weights of a plan in the layout of band_form.h, made when a pass is compiled.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "../device.h"
+#include "kernels.h"
+
+namespace mb {
+
+// The interleaved weights of a device: each is made once for all passes that are alive; its bytes must not change while one is.
+class Interleaved {
+ public:
+  Interleaved(const Kernels &kernels, int threads, Memory &memory) : kernels_(kernels), threads_(threads), memory_(memory) {}
+
+  struct Mapping;
+  struct Copy;
+  // Gives the weights of fast linear ops their interleaved places. The pass holds what is returned as long as it runs. Does nothing
+  // where all of the device's would take more than half of the memory that this process may have: mapped files cost none.
+  std::vector<std::shared_ptr<Copy>> interleave(Plan &plan);
+
+ private:
+  struct Entry {
+    std::weak_ptr<Buffer> source;
+    std::weak_ptr<Copy> copy;
+    uint64_t offset;
+    int64_t rows, columns;
+    Format format;
+    uint32_t bits, group;
+  };
+
+  std::shared_ptr<Copy> find(const Plan &plan, const Tensor &tensor, const Weight &w);
+  void fill(const Plan &plan, const Tensor &tensor, const Weight &w, uint8_t *to);
+
+  const Kernels &kernels_;
+  const int threads_;
+  Memory &memory_;
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+// Bytes of a tensor's interleaved places; 0: it has none.
+uint64_t interleaved_bytes(const std::vector<std::shared_ptr<Interleaved::Copy>> &copies);
+
+}  // namespace mb

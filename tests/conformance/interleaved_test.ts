@@ -1,0 +1,94 @@
+/** Weights with interleaved rows on the CPU device: which get them, what they take, how long they live. */
+import { assert, assertEquals } from "@std/assert";
+import { Device } from "../../ffi/device.ts";
+import { BLOCK_FORMATS, blockColumns, formatName, FORMATS } from "../../src/conformance/case.ts";
+import { linearProblem } from "../../src/conformance/cases/linear.ts";
+import type { Problem, WeightFormat } from "../../src/conformance/problem.ts";
+import { execute } from "../../src/conformance/runner.ts";
+import { GGUF_BLOCKS } from "../../src/checkpoint/gguf_types.ts";
+
+const AFFINE4: WeightFormat = { kind: "affine", bits: 4, group: 64, scales: "bf16" };
+
+function problemOf(format: WeightFormat, { n = [32], exact = false, k = 768, rows = 3 } = {}): Problem {
+  return linearProblem({ rows, k, n, format }, 5, exact);
+}
+
+/** Buffers of the problem's plan, filled. */
+function bind(device: Device, problem: Problem, scope: DisposableStack) {
+  return problem.buffers.map((bytes) => {
+    const buffer = scope.use(device.createBuffer(bytes.length));
+    buffer.write(0, bytes);
+    return buffer;
+  });
+}
+
+/** Bytes that a pass of the problem keeps in another layout. */
+async function repackedOf(device: Device, problem: Problem): Promise<number> {
+  using scope = new DisposableStack();
+  const pass = scope.use(await device.compile(problem.plan, bind(device, problem, scope)));
+  assertEquals(device.memory().repacked, pass.info().repackedBytes);
+  return device.memory().repacked;
+}
+
+Deno.test("formats with codes of 4, 5, 6 and 8 bits are interleaved, at about the size that they have in a file", async () => {
+  using device = await Device.open("cpu");
+  for (const format of [...FORMATS, ...BLOCK_FORMATS]) {
+    const name = formatName(format);
+    const found = await repackedOf(device, problemOf(format));
+    const listed = format.kind === "gguf"
+      ? ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"].includes(format.type)
+      : format.kind === "affine" && [4, 8].includes(format.bits) && format.scales !== "f32";
+    if (!listed) {
+      assertEquals(found, 0, name);
+      continue;
+    }
+    const stored = format.kind === "gguf"
+      ? 32 * 768 / blockColumns(format) * GGUF_BLOCKS[format.type].bytes
+      : format.kind === "affine"
+      ? 32 * 768 * (format.bits / 8 + 4 / format.group)
+      : 0;
+    assert(found >= stored && found <= 1.03 * stored, `${name}: ${found} of ${stored} bytes`);
+  }
+});
+
+Deno.test("weights stay where they are in exact mode, in shapes without whole bands, and where the device is told so", async () => {
+  using device = await Device.open("cpu");
+  using inPlace = await Device.open("cpu", { interleave: false });
+  assertEquals(await repackedOf(device, problemOf(AFFINE4, { exact: true })), 0);
+  assertEquals(await repackedOf(device, problemOf(AFFINE4, { n: [33] })), 0);
+  assertEquals(await repackedOf(device, problemOf({ kind: "gguf", type: "q4_0" }, { k: 96 })), 0);
+  assertEquals(await repackedOf(inPlace, problemOf(AFFINE4)), 0);
+  assert(await repackedOf(device, problemOf(AFFINE4, { n: [32, 33] })) > 0, "the first of two weights");
+});
+
+Deno.test("interleaved weights are made once for all passes and go with the last of them", async () => {
+  using device = await Device.open("cpu");
+  using scope = new DisposableStack();
+  const problem = problemOf(AFFINE4);
+  const buffers = bind(device, problem, scope);
+  const first = await device.compile(problem.plan, buffers);
+  const { repacked } = device.memory();
+  const second = await device.compile(problem.plan, buffers);
+  assert(repacked > 0);
+  assertEquals(device.memory().repacked, repacked);
+  first.close();
+  assertEquals(device.memory().repacked, repacked);
+  second.close();
+  assertEquals(device.memory().repacked, 0);
+});
+
+Deno.test("products with interleaved weights are those of weights in place but for the order of sums", async () => {
+  using device = await Device.open("cpu");
+  using inPlace = await Device.open("cpu", { interleave: false });
+  for (const format of [AFFINE4, { kind: "gguf", type: "q6_k" } as const]) {
+    const [a, b] = await Promise.all([device, inPlace].map(async (each) => {
+      const copied = (await execute(each, problemOf(format), false)).at(-1)!;
+      return new Float32Array(copied.slice().buffer);
+    }));
+    assertEquals(a.length, 3 * 32);
+    const largest = Math.max(...a.map(Math.abs));
+    a.forEach((x, i) =>
+      assert(Math.abs(x - b[i]) <= 1e-5 * largest, `${formatName(format)} ${i}: ${x}, ${b[i]}`)
+    );
+  }
+});
