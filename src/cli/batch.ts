@@ -49,9 +49,7 @@ export async function batch(args: string[], signal: AbortSignal): Promise<void> 
   if (failed > 0) {
     throw new MarkbaseError(
       "batch_failed",
-      `${failed} ${
-        failed === 1 ? "request" : "requests"
-      } failed; ${output} says why. Run again to retry.`,
+      `${failed} ${failed === 1 ? "request" : "requests"} failed; ${output} says why. Run again to retry.`,
     );
   }
 }
