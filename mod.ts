@@ -31,9 +31,9 @@ export type {
   LayerConfig,
   ModelConfig,
   RopeConfig,
-  SuggestedSampling,
   TokenRoles,
 } from "./src/checkpoint/config.ts";
+export type { SuggestedSampling } from "./src/checkpoint/generation_config.ts";
 export type {
   AudioConfig,
   AudioFramesConfig,

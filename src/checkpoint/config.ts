@@ -7,7 +7,7 @@ import { type AudioConfig, parseAudio, parseVision, type VisionConfig } from "./
 import { parseGemma3Layers } from "./config_gemma3.ts";
 import { parseLayers } from "./config_layers.ts";
 import { Fields } from "./fields.ts";
-import { LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY } from "../sample/adjustments.ts";
+import { parseSampling, type SuggestedSampling, suppressedTokens } from "./generation_config.ts";
 import { parseQuantization, type Quantization } from "./quantization.ts";
 
 /** Rotary position embedding of one layer: pair i is lanes (i, i + headDim / 2). */
@@ -70,6 +70,8 @@ export interface TokenRoles {
   bos: number | null;
   /** Every id that ends a reply: the union of all sources, ascending. */
   eos: number[];
+  /** Never drawn, unless `logitBias` names them. */
+  suppressed: number[];
   /** Stands in embedding lookups for media positions. */
   pad: number;
   /** Placeholder of one image soft token. */
@@ -94,22 +96,6 @@ export interface DrafterConfig {
   backboneHiddenSize: number;
   /** Centroid-masked head: tokens of the best `topK` of `count` centroids get exact logits. Null for a plain head. */
   centroids: { count: number; topK: number } | null;
-}
-
-/** Defaults of generation that `generation_config.json` suggests; null where it says nothing. */
-export interface SuggestedSampling {
-  /** 0 is greedy. */
-  temperature: number | null;
-  /** Most likely tokens kept; 0 for all. */
-  topK: number | null;
-  /** Probability mass kept. */
-  topP: number | null;
-  /** Least share of the likeliest token's probability; 0 for all. */
-  minP: number | null;
-  /** Above 1 discourages tokens that occurred; greedy replies too. */
-  repetitionPenalty: number | null;
-  /** Most tokens of a reply. */
-  maxTokens: number | null;
 }
 
 /** A checked architecture. Sizes are in elements. */
@@ -293,6 +279,7 @@ function parseTokens(top: Fields, text: Fields, generation: Fields, vocabularySi
   return {
     bos: text.isNull("bos_token_id") ? null : text.token("bos_token_id", vocabularySize) ?? 2,
     eos: [...eos].sort((a, b) => a - b),
+    suppressed: suppressedTokens(generation, vocabularySize),
     pad: text.token("pad_token_id", vocabularySize) ?? 0,
     image: role("image_token_id"),
     audio: role("audio_token_id"),
@@ -301,19 +288,5 @@ function parseTokens(top: Fields, text: Fields, generation: Fields, vocabularySi
     endImage: role("eoi_token_id"),
     beginAudio: role("boa_token_id"),
     endAudio: role("eoa_token_id") ?? role("eoa_token_index"),
-  };
-}
-
-function parseSampling(fields: Fields): SuggestedSampling {
-  const greedy = !fields.boolean("do_sample", true); // what it says of temperature counts only where it samples
-  const number = (key: string, min: number, max?: number) =>
-    fields.has(key) ? fields.number(key, { min, max }) : null;
-  return {
-    temperature: greedy ? 0 : number("temperature", 0),
-    topK: fields.has("top_k") ? fields.integer("top_k", { min: 0 }) : null,
-    topP: number("top_p", 0, 1),
-    minP: number("min_p", 0, 1),
-    repetitionPenalty: number("repetition_penalty", LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY),
-    maxTokens: fields.has("max_new_tokens") ? fields.integer("max_new_tokens") : null,
   };
 }

@@ -18,6 +18,8 @@ const SUGGESTIONS = {
   penalty_repeat: "repetition_penalty",
 };
 
+const SUPPRESSED = "tokenizer.ggml.suppress_tokens";
+
 /** What the config is made from. */
 export interface GgufModel {
   /** Of the first file. */
@@ -46,9 +48,10 @@ export function ggufConfig(model: GgufModel): Record<string, unknown> {
   return architecture === "gemma3" ? gemma3(reader) : gemma4(reader);
 }
 
-/** What the file suggests for sampling, in the words of `generation_config.json`. */
-export function ggufSuggestions(metadata: GgufMetadata): Record<string, number> {
-  const named: Record<string, number> = {};
+/** What the file says of sampling, in the words of `generation_config.json`. */
+export function ggufSuggestions(metadata: GgufMetadata): Record<string, unknown> {
+  const named: Record<string, unknown> = {};
+  if (metadata.has(SUPPRESSED)) named.suppress_tokens = metadata.get(SUPPRESSED);
   for (const [key, name] of Object.entries(SUGGESTIONS)) {
     if (metadata.has(`general.sampling.${key}`)) named[name] = metadata.number(`general.sampling.${key}`);
   }

@@ -3,6 +3,8 @@ import { CheckpointError, InvalidArgument } from "../errors.ts";
 import { type ModelConfig, parseConfig } from "./config.ts";
 import { type FileEntry, isFolder, listFiles, openFile, readRange, readText, sizeOf } from "./files.ts";
 import { firstNonFinite } from "./finite.ts";
+import { Fields } from "./fields.ts";
+import { unreadKeys } from "./generation_config.ts";
 import { ggufSuggestions } from "./gguf_config.ts";
 import { readGgufFiles } from "./gguf_files.ts";
 import type { GgufMetadata } from "./gguf_metadata.ts";
@@ -22,7 +24,7 @@ const MAX_READ_BYTES = 64 * 1024 * 1024;
 /** Something about a checkpoint that a user should know but that does not stop it from running. */
 export interface CheckpointWarning {
   /** What it is about. */
-  code: "unexpected_tensors";
+  code: "unexpected_tensors" | "generation_config_unread";
   /** For people. */
   message: string;
   /** Names of the tensors in question. */
@@ -63,11 +65,18 @@ export interface Checkpoint {
 export async function openCheckpoint(source: string): Promise<Checkpoint> {
   const place = await locate(source);
   const { folder } = place;
-  const { files, tensors, config, rawConfig, naming, metadata } = place.kind === "gguf"
+  const { files, tensors, config, rawConfig, naming, metadata, unread = [] } = place.kind === "gguf"
     ? await openGguf(folder, place.file)
     : await openFolder(folder, place.file);
 
   const warnings: CheckpointWarning[] = [];
+  if (unread.length > 0) {
+    warnings.push({
+      code: "generation_config_unread",
+      message: `generation_config.json asks for what is not done: ${unread.join(", ")}.`,
+      names: unread,
+    });
+  }
   const warnOf = ({ unexpected }: { unexpected: string[] }) => {
     if (unexpected.length === 0) return;
     warnings.push({
@@ -117,6 +126,7 @@ export async function readConfig(
 /** What the files of a checkpoint say, whatever their kind. */
 interface Opened extends Pick<Checkpoint, "files" | "tensors" | "config" | "rawConfig" | "metadata"> {
   naming?: Naming;
+  /** of `generation_config.json` */ unread?: string[];
 }
 
 async function openGguf(folder: string, file: string): Promise<Opened> {
@@ -133,7 +143,7 @@ async function openGguf(folder: string, file: string): Promise<Opened> {
 }
 
 async function openFolder(folder: string, file: string | null): Promise<Opened> {
-  const { config, rawConfig } = await configOf(folder);
+  const { config, rawConfig, unread } = await configOf(folder);
   const index = file === null ? await readText(folder, SHARD_INDEX, true) : null;
   const shardOf = index === null ? null : parseShardIndex(index);
   const names = shardOf !== null
@@ -141,13 +151,19 @@ async function openFolder(folder: string, file: string | null): Promise<Opened> 
     : [file ?? await findSingleFile(folder)];
   const { files, tensors } = await readHeaders(folder, names);
   if (shardOf !== null) checkAgainstIndex(tensors, shardOf, names);
-  return { files, tensors, config, rawConfig, metadata: null };
+  return { files, tensors, config, rawConfig, metadata: null, unread };
 }
 
-async function configOf(folder: string): Promise<Pick<Checkpoint, "config" | "rawConfig">> {
+async function configOf(
+  folder: string,
+): Promise<Pick<Checkpoint, "config" | "rawConfig"> & { unread: string[] }> {
   const rawConfig = await readJson(folder, "config.json", false);
   const generation = await readJson(folder, "generation_config.json", true);
-  return { config: parseConfig(rawConfig, generation), rawConfig: rawConfig as Record<string, unknown> };
+  return {
+    config: parseConfig(rawConfig, generation),
+    rawConfig: rawConfig as Record<string, unknown>,
+    unread: generation === null ? [] : unreadKeys(Fields.of(generation)),
+  };
 }
 
 async function readJson(folder: string, name: string, optional: boolean): Promise<unknown> {

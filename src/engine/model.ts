@@ -291,8 +291,7 @@ export class LoadedModel implements Model {
   /** Checked options. */
   settings(options: GenerateOptions): Settings {
     this.check();
-    const { config } = this.#parts;
-    const settings = settingsOf(options, config.sampling, config.vocabularySize);
+    const settings = settingsOf(options, this.config);
     if (settings.stop.length > 0) void this.tokenizer; // stop texts need one
     return settings;
   }

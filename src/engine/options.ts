@@ -1,7 +1,7 @@
 /** Checks options: unknown names, types and ranges. */
 import { describe, flag, integer, number, positive, signalOf } from "../arguments.ts";
 import { ContextFull, InvalidArgument } from "../errors.ts";
-import type { SuggestedSampling } from "../checkpoint/config.ts";
+import type { ModelConfig } from "../checkpoint/config.ts";
 import {
   LEAST_REPETITION_PENALTY,
   MOST_REPETITION_PENALTY,
@@ -70,12 +70,18 @@ export interface Settings extends SamplingOptions, PenaltyOptions {
 /** Lower temperatures count as greedy: they would differ from it only between logits that are equal in f32. */
 const LEAST_TEMPERATURE = 1e-6;
 const MAX_STOPS = 64;
+/** Far beyond any logit, so that a token with the least bias has no probability beside others. */
+const MOST_BIAS = 1e6;
+
+/** What the checkpoint says of sampling. */
+export interface SamplingConfig extends Pick<ModelConfig, "sampling" | "vocabularySize"> {
+  tokens: Pick<ModelConfig["tokens"], "suppressed">;
+}
 
 /** Checks values and fills in the checkpoint's defaults. Throws `InvalidArgument` that names the option. */
 export function settingsOf(
   options: GenerateOptions,
-  suggested: SuggestedSampling,
-  vocabularySize: number,
+  { sampling: suggested, vocabularySize, tokens }: SamplingConfig,
 ): Settings {
   const temperature = number("temperature", options.temperature, 0, 100) ?? suggested.temperature ?? 1;
   const maxTokens = integer("maxTokens", options.maxTokens, 1, Number.MAX_SAFE_INTEGER);
@@ -96,7 +102,7 @@ export function settingsOf(
     frequencyPenalty: number("frequencyPenalty", options.frequencyPenalty, -100, 100) ?? 0,
     seed: integer("seed", options.seed, 0, Number.MAX_SAFE_INTEGER) ?? randomSeed(),
     stop: stopTexts(options.stop),
-    logitBias: biases(options.logitBias, vocabularySize),
+    logitBias: biases(options.logitBias, vocabularySize, tokens.suppressed),
     logprobs: alternatives(options.logprobs),
     ignoreEos: flag("ignoreEos", options.ignoreEos) ?? false,
     speculative: drafts(options.speculative),
@@ -146,19 +152,24 @@ function stopTexts(value: unknown): readonly string[] {
   );
 }
 
-function biases(value: unknown, vocabularySize: number): ReadonlyMap<number, number> {
-  if (value === undefined) return new Map();
+/** `suppressed`: tokens that have the least bias unless the caller gives them one. */
+function biases(
+  value: unknown,
+  vocabularySize: number,
+  suppressed: readonly number[],
+): ReadonlyMap<number, number> {
+  const checked = new Map(suppressed.map((id) => [id, -MOST_BIAS]));
+  if (value === undefined) return checked;
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
     throw new InvalidArgument(
       `logitBias is ${describe(value)}; it must be an object or a Map from token id to number.`,
     );
   }
   const entries: [unknown, unknown][] = value instanceof Map ? [...value] : Object.entries(value);
-  const checked = new Map<number, number>();
   for (const [key, add] of entries) {
     const id = typeof key === "string" && /^\d+$/.test(key) ? Number(key) : key;
     integer("A token id in logitBias", id, 0, vocabularySize - 1);
-    const bias = number(`logitBias of token ${id}`, add, -1e6, 1e6);
+    const bias = number(`logitBias of token ${id}`, add, -MOST_BIAS, MOST_BIAS);
     if (bias === undefined) {
       throw new InvalidArgument(`logitBias of token ${id} is undefined; leave it out or give a number.`);
     }

@@ -49,6 +49,7 @@ Deno.test("e4b: per-layer inputs, softcap, tokens and the exact embedding scale 
   assertEquals(config.tokens, {
     bos: 2,
     eos: [1],
+    suppressed: [],
     pad: 0,
     image: 251,
     audio: 254,

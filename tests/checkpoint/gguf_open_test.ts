@@ -344,8 +344,10 @@ Deno.test("what a file suggests for sampling is read as generation_config.json i
   set(content, "general.sampling.top_p", { type: "f32", value: 0.5 });
   set(content, "general.sampling.min_p", { type: "f32", value: 0.125 });
   set(content, "general.sampling.penalty_repeat", { type: "f32", value: 1.25 });
+  set(content, "tokenizer.ggml.suppress_tokens", { type: "array", of: "i32", value: [9, 7] });
   await withFolder({ "m.gguf": writeGguf(content) }, async (folder) => {
-    const { sampling } = (await openCheckpoint(folder)).config;
+    const { sampling, tokens } = (await openCheckpoint(folder)).config;
+    assertEquals(tokens.suppressed, [7, 9]);
     assertEquals(sampling, {
       temperature: 0.75,
       topK: 64,

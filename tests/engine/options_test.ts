@@ -1,10 +1,10 @@
-import { assertEquals, assertRejects, assertThrows } from "@std/assert";
+import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { load, loadTokenizer } from "../../mod.ts";
 import { settingsOf } from "../../src/engine/options.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { ContextFull, InvalidArgument, MemoryLimit, UnknownOption } from "../../src/errors.ts";
 import { NO_SUGGESTION } from "../support/calls.ts";
-import { TINY } from "../support/models.ts";
+import { TINY, TINY_DRAFTER } from "../support/models.ts";
 
 const SUGGESTED = {
   temperature: 0.7,
@@ -15,12 +15,17 @@ const SUGGESTED = {
   maxTokens: 50,
 };
 
+const configOf = (sampling: typeof SUGGESTED | typeof NO_SUGGESTION, suppressed: number[] = []) => ({
+  sampling,
+  vocabularySize: 100,
+  tokens: { suppressed },
+});
+
 Deno.test("absent options come from the checkpoint's generation config, and from neutral values without one", () => {
   const read = (options: object, suggested: typeof SUGGESTED | typeof NO_SUGGESTION) => {
     const { temperature, topK, topP, minP, repetitionPenalty, maxTokens } = settingsOf(
       options,
-      suggested,
-      100,
+      configOf(suggested),
     );
     return { temperature, topK, topP, minP, repetitionPenalty, maxTokens };
   };
@@ -29,6 +34,53 @@ Deno.test("absent options come from the checkpoint's generation config, and from
   assertEquals(read({}, NO_SUGGESTION), neutral);
   const given = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, maxTokens: 9 };
   assertEquals(read(given, SUGGESTED), given);
+});
+
+Deno.test("tokens that a checkpoint suppresses have the least bias, unless the caller gives them one", () => {
+  const config = configOf(NO_SUGGESTION, [7, 9]);
+  const least = -1e6;
+  assertEquals(settingsOf({}, config).logitBias, new Map([[7, least], [9, least]]));
+  assertEquals(
+    settingsOf({ logitBias: { 9: 0, 3: 2 } }, config).logitBias,
+    new Map([[7, least], [9, 0], [3, 2]]),
+  );
+});
+
+Deno.test("a token that a checkpoint suppresses is never drawn, drafts and look-ups included", async () => {
+  const question = [{ role: "user" as const, content: "What is the capital of France?" }];
+  const options = { temperature: 0, maxTokens: 20 };
+  await using plain = await load(TINY);
+  const usual = plain.tokenizer.encode((await plain.chat(question, options)).text);
+  const suppressed = [usual[0], usual.at(-2)!];
+  const bias = Object.fromEntries(suppressed.map((id) => [id, -1e6]));
+  const wanted = await plain.chat(question, { ...options, logitBias: bias });
+  assert(!suppressed.some((id) => plain.tokenizer.encode(wanted.text).includes(id)));
+  await withFolderLike(TINY, { suppress_tokens: [...suppressed, 1e9] }, async (folder) => {
+    for (const drafter of [undefined, TINY_DRAFTER]) {
+      await using model = await load(folder, { drafter });
+      for (const speculative of [false, true]) {
+        assertEquals((await model.chat(question, { ...options, speculative })).text, wanted.text);
+      }
+      const free = await model.chat(question, {
+        ...options,
+        logitBias: { [suppressed[0]]: 0, [suppressed[1]]: 0 },
+      });
+      assertEquals(plain.tokenizer.encode(free.text), usual);
+    }
+  });
+});
+
+Deno.test("what a generation config asks for and is not done is a warning of the model and of each reply", async () => {
+  const asked = { num_beams: 4, no_repeat_ngram_size: 3, typical_p: 1, min_length: 0, bad_words_ids: null };
+  await withFolderLike(TINY, asked, async (folder) => {
+    await using model = await load(folder);
+    const warning = {
+      code: "generation_config_unread",
+      message: "generation_config.json asks for what is not done: no_repeat_ngram_size, num_beams.",
+    };
+    assertEquals(model.warnings, [warning]);
+    assertEquals((await model.complete("The", { maxTokens: 1 })).warnings, [warning]);
+  });
 });
 
 Deno.test("a suggested number of tokens ends a reply, and reserves no cache as a caller's own does", async () => {
@@ -68,7 +120,7 @@ const WRONG: [string, unknown[]][] = [
 for (const [name, values] of WRONG) {
   Deno.test(`a wrong ${name} is an InvalidArgument that names it`, () => {
     for (const value of values) {
-      assertThrows(() => settingsOf({ [name]: value } as never, SUGGESTED, 100), InvalidArgument, name);
+      assertThrows(() => settingsOf({ [name]: value } as never, configOf(SUGGESTED)), InvalidArgument, name);
     }
   });
 }
