@@ -90,6 +90,7 @@ function sniffBrands(bytes: Uint8Array, ascii: (at: number, length: number) => s
   const brands = [ascii(8, 4)];
   for (let at = 16; at + 4 <= Math.min(size, bytes.length, 256); at += 4) brands.push(ascii(at, 4));
   if (brands.some((brand) => AVIF_BRANDS.includes(brand))) return "avif";
+  if (brands.includes("heic") || brands.includes("heix")) return "heic"; // behind brands of makers' own
   return HEIC_BRANDS.includes(brands[0]) ? "heic" : "mp4";
 }
 

@@ -157,6 +157,11 @@ Deno.test("formats are told from the first bytes, whatever the name says", async
   ]);
   assertEquals(sniff(tagged), "mp3");
   assertEquals(sniff(new Uint8Array()), undefined);
+  const brands = (...names: string[]) =>
+    new TextEncoder().encode(`\0\0\0${String.fromCharCode(12 + 4 * names.length)}ftyp${names.join("")}`);
+  assertEquals(sniff(brands("MiHB", "\0\0\0\0", "mif1", "heix")), "heic");
+  assertEquals(sniff(brands("mif1", "\0\0\0\0", "miaf", "avif")), "avif");
+  assertEquals(sniff(brands("qt  ", "\0\0\0\0", "qt  ", "hvc1")), "mp4");
   for (let length = 1; length < 64; length++) sniff(mediaBytes("smooth.avif").subarray(0, length));
 });
 
