@@ -92,8 +92,8 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
 
 /** Executes a `/` command and returns what to print. */
 export function command(text: string, conversation: Conversation): string {
-  const [name, ...rest] = text.split(/\s+/);
-  const argument = rest.join(" ");
+  const [name] = text.split(/\s/, 1);
+  const argument = text.slice(name.length).trim();
   switch (name) {
     case "/help":
       return COMMANDS;
@@ -102,7 +102,7 @@ export function command(text: string, conversation: Conversation): string {
     case "/video": {
       if (argument === "") return `Write ${name} and a path or URL.`;
       const type = name.slice(1) as "image" | "audio" | "video";
-      conversation.attached.push({ type, [type]: argument } as ContentPart);
+      conversation.attached.push({ type, [type]: asTyped(argument) } as ContentPart);
       return attachments(conversation);
     }
     case "/detach":
@@ -131,6 +131,13 @@ export function command(text: string, conversation: Conversation): string {
     default:
       return `Unknown command ${name}. /help lists them.`;
   }
+}
+
+/** A path without the quotes or backslashes that terminals put in when a file is dropped on them. */
+function asTyped(argument: string): string {
+  const quoted = /^(['"])(.*)\1$/s.exec(argument);
+  if (quoted !== null) return quoted[2];
+  return Deno.build.os === "windows" ? argument : argument.replace(/\\([^A-Za-z0-9])/g, "$1");
 }
 
 /** Attaches the media of a question that failed again, unless they are why: then every question would fail. */

@@ -1,4 +1,5 @@
 import { assert, assertEquals, assertMatch, assertStringIncludes } from "@std/assert";
+import { command } from "../../src/cli/chat.ts";
 import { srt } from "../../src/cli/transcript.ts";
 import { hasFfmpeg, markbase as run } from "../support/process.ts";
 
@@ -208,4 +209,21 @@ Deno.test("media of a question that failed go with the next one, unless they are
   }
   assertMatch(errors[4], /no\/such\.png does not exist/);
   assertMatch(errors[5], /^The next question goes without media; name again/);
+});
+
+Deno.test("a chat takes paths with spaces, as they are, quoted, and as terminals write them", {
+  ignore: Deno.build.os === "windows",
+}, () => {
+  const path = "/a  b/it's (1).heic";
+  for (const typed of [path, `"${path}"`, "/a\\ \\ b/it\\'s\\ \\(1\\).heic"]) {
+    const conversation = {
+      system: undefined,
+      thinking: false,
+      messages: [],
+      attached: [],
+      lastStatistics: "",
+    };
+    assertEquals(command(`/image ${typed}`, conversation), "The next question goes with image.");
+    assertEquals(conversation.attached, [{ type: "image", image: path }]);
+  }
 });
