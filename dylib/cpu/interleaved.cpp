@@ -99,35 +99,42 @@ std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::interleave(Plan &pl
   if (plan.flags & kPlanExact) return copies;
   const std::lock_guard<std::mutex> lock(mutex_);
   entries_.erase(std::remove_if(entries_.begin(), entries_.end(), [](const Entry &e) { return e.copy.expired(); }), entries_.end());
+  copies = make_missing(plan);
+  // Ops that read single rows of such a weight read the copy too: pages of the file would else come into memory beside it.
+  for (const std::unique_ptr<Tensor> &tensor : plan.tensors) {
+    if (!has_codes(tensor->format) || plan.buffer_writable[tensor->buffer]) continue;
+    if (std::shared_ptr<Copy> copy = find(plan, *tensor, weight_of(plan, tensor.get()))) {
+      tensor->interleaved = copy->data;
+      copies.push_back(std::move(copy));
+    }
+  }
+  std::sort(copies.begin(), copies.end());
+  copies.erase(std::unique(copies.begin(), copies.end()), copies.end());
+  return copies;
+}
 
-  std::vector<Tensor *> missing;
+// Copies of the weights of the plan's linear ops that have none yet.
+std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::make_missing(const Plan &plan) {
+  std::vector<const Tensor *> missing;
   uint64_t bytes = 0;
   for (const std::unique_ptr<Tensor> &tensor : plan.tensors) {
     if (!has_codes(tensor->format) || plan.buffer_writable[tensor->buffer] || !is_multiplied(plan, *tensor)) continue;
     const Weight w = weight_of(plan, tensor.get());
-    if (band_form(w).bits == 0) continue;
-    if (std::shared_ptr<Copy> copy = find(plan, *tensor, w)) {
-      tensor->interleaved = copy->data;
-      copies.push_back(std::move(copy));
-      continue;
-    }
+    if (band_form(w).bits == 0 || find(plan, *tensor, w)) continue;
     missing.push_back(tensor.get());
     bytes += bytes_of(w);
   }
+  std::vector<std::shared_ptr<Copy>> copies;
   if (bytes == 0 || bytes + memory_.repacked > memory_of_process() / 2) return copies;
   const auto mapping = std::make_shared<Mapping>(bytes);
   uint64_t offset = 0;
-  for (Tensor *tensor : missing) {
+  for (const Tensor *tensor : missing) {
     const Weight w = weight_of(plan, tensor);
-    std::shared_ptr<Copy> copy = find(plan, *tensor, w);  // a plan may have two tensors of one weight
-    if (!copy) {
-      fill(plan, *tensor, w, mapping->data + offset);
-      copy = std::make_shared<Copy>(mapping, offset, bytes_of(w), mapped_bytes(plan, *tensor), memory_);
-      entries_.push_back({plan.buffers[tensor->buffer], copy, tensor->offset, w.rows, w.columns, w.format, w.bits, w.group});
-      offset += copy->bytes;
-    }
-    tensor->interleaved = copy->data;
-    copies.push_back(std::move(copy));
+    if (find(plan, *tensor, w)) continue;  // another tensor of the plan is the same weight
+    fill(plan, *tensor, w, mapping->data + offset);
+    copies.push_back(std::make_shared<Copy>(mapping, offset, bytes_of(w), mapped_bytes(plan, *tensor), memory_));
+    entries_.push_back({plan.buffers[tensor->buffer], copies.back(), tensor->offset, w.rows, w.columns, w.format, w.bits, w.group});
+    offset += copies.back()->bytes;
   }
   return copies;
 }

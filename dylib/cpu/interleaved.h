@@ -31,6 +31,7 @@ class Interleaved {
   };
 
   std::shared_ptr<Copy> find(const Plan &plan, const Tensor &tensor, const Weight &w);
+  std::vector<std::shared_ptr<Copy>> make_missing(const Plan &plan);
   void fill(const Plan &plan, const Tensor &tensor, const Weight &w, uint8_t *to);
 
   const Kernels &kernels_;

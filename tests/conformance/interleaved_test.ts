@@ -3,9 +3,13 @@ import { assert, assertEquals } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
 import { BLOCK_FORMATS, blockColumns, formatName, FORMATS } from "../../src/conformance/case.ts";
 import { linearProblem } from "../../src/conformance/cases/linear.ts";
-import type { Problem, WeightFormat } from "../../src/conformance/problem.ts";
-import { execute } from "../../src/conformance/runner.ts";
+import { type Problem, ProblemBuilder, type WeightFormat } from "../../src/conformance/problem.ts";
+import { Random } from "../../src/conformance/random.ts";
+import { lackingLevels, LEVELS } from "./levels.ts";
+import { equal, execute } from "../../src/conformance/runner.ts";
 import { GGUF_BLOCKS } from "../../src/checkpoint/gguf_types.ts";
+
+const lacking = await lackingLevels();
 
 const AFFINE4: WeightFormat = { kind: "affine", bits: 4, group: 64, scales: "bf16" };
 
@@ -90,5 +94,40 @@ Deno.test("products with interleaved weights are those of weights in place but f
     a.forEach((x, i) =>
       assert(Math.abs(x - b[i]) <= 1e-5 * largest, `${formatName(format)} ${i}: ${x}, ${b[i]}`)
     );
+  }
+});
+
+/** A tied head: rows of the table for some tokens, and their products with all rows. */
+function tiedProblem(format: WeightFormat): Problem {
+  const tokens = [0, 31, 17, 16, 2];
+  const builder = new ProblemBuilder(
+    new Random(3),
+    tokens.map((token, position) => ({ token, position, rowClass: "decode" })),
+    { vocabulary: 32 },
+  );
+  const table = builder.matrix("table", 32, 768, format);
+  const rows = builder.output("rows", ["rows", 768]);
+  const y = builder.output("y", ["rows", 32]);
+  const problem = builder.finish({ kind: "embed", table, y: rows, scale: 1 }, false);
+  const none = { kind: "none" } as const;
+  problem.plan.ops.push({ kind: "linear", x: rows, weights: [table], epilogue: none, y, eps: 1e-6 });
+  return problem;
+}
+
+Deno.test("single rows of an interleaved weight are the rows of the weight, bit for bit", async () => {
+  using inPlace = await Device.open("cpu", { interleave: false });
+  for (const level of LEVELS) {
+    if (lacking.has(level)) continue;
+    using device = await Device.open("cpu", { level });
+    for (const format of [...FORMATS, ...BLOCK_FORMATS]) {
+      if (blockColumns(format) === 1) continue;
+      const problem = tiedProblem(format);
+      const [found, expected] = await Promise.all(
+        [device, inPlace].map(async (each) => (await execute(each, problem, false)).at(-1)!),
+      );
+      const bytes = 5 * 768 * 4;
+      assertEquals(found.length, bytes + 5 * 32 * 4);
+      assert(equal(found.subarray(0, bytes), expected.subarray(0, bytes)), `${level} ${formatName(format)}`);
+    }
   }
 });

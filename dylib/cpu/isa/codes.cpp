@@ -81,6 +81,7 @@ void read_scales(const uint8_t *p, Format format, int64_t count, float *y) {
 }
 
 void dequantize(const Weight &w, int64_t row, int64_t first, int64_t count, float *y) {
+  if (w.interleaved) return dequantize_of_bands(w, row, first, count, y);
   if (w.format == kAffine) return dequantize_affine(w, row, first, count, y);
   if (w.format == kMxfp8) return dequantize_mxfp8(w, row, first, count, y);
   if (!is_plain(w.format)) return dequantize_codes(w, row, first, count, y);

@@ -47,6 +47,8 @@ void weighted_sum(const float *p, int64_t p_stride, int64_t rows, const int32_t 
 void interleave(const Weight &w, int64_t first, int64_t last, uint8_t *to);
 // The parts of product_rows and pack_tile for interleaved weights.
 void product_bands(const Weight &w, int64_t first, int64_t last, const QuantizedRow *a, int64_t rows, float *out, int64_t out_stride);
+// That of dequantize.
+void dequantize_of_bands(const Weight &w, int64_t row, int64_t first, int64_t count, float *y);
 // Rows of w from `row` on, of which a vector has one a lane, to column `column` of the tile.
 void pack_tile_of_bands(const Weight &w, int64_t row, float *scales, float *biases, uint8_t *codes);
 

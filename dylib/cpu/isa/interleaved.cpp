@@ -340,7 +340,51 @@ inline int64_t bands_with_rows(const Weight &w, const uint8_t *p, const Quantize
   return r;
 }
 
+// ---- single rows ----
+
+// Scale or minimum of group g for row r of the band whose block is at p.
+template <class B>
+inline float scale_at(const uint8_t *p, const Weight &w, int g, int kind, int64_t r) {
+  const int64_t i = (g * (B::kMinimums ? 2 : 1) + kind) * kBandRows + r;
+  F16 half;
+  if constexpr (B::kForm.two_levels) {
+    memcpy(&half, p + 2 * (kind * kBandRows + r), 2);
+    const float byte = static_cast<int8_t>(p[64 + i]);
+    return (kind == 0 ? to_float(half) : -to_float(half)) * byte;
+  }
+  memcpy(&half, p + 2 * i, 2);
+  return w.scale_format == kBF16 ? to_float(BF16{half.bits}) : to_float(half);
+}
+
+template <class B>
+inline uint32_t code_at(const uint8_t *p, int64_t column, int64_t r) {
+  const int64_t word = column / 4, byte = 4 * r + column % 4;
+  const uint8_t *codes = p + B::kScaleBytes, *more = p + B::kMoreAt;
+  if (B::kBits == 8) return codes[word * kWordBytes + byte];
+  const uint32_t four = codes[word / 2 * kWordBytes + byte] >> word % 2 * 4 & 15;
+  if (B::kBits == 5) return four | (more[8 * word + byte / 8] >> byte % 8 & 1) << 4;
+  if (B::kBits == 6) return four | (more[word / 4 * kWordBytes + byte] >> word % 4 * 2 & 3) << 4;
+  return four;
+}
+
 }  // namespace
+
+void dequantize_of_bands(const Weight &w, int64_t row, int64_t first, int64_t count, float *y) {
+  with_band(w, [&](auto band) {
+    using B = decltype(band);
+    const uint8_t *p = w.interleaved + row / kBandRows * (w.columns / B::kBlock * B::kBlockBytes);
+    const int64_t r = row % kBandRows;
+    for (int64_t k = first; k < first + count; k += B::kGroup, y += B::kGroup) {
+      const uint8_t *block = p + k / B::kBlock * B::kBlockBytes;
+      const int g = static_cast<int>(k % B::kBlock / B::kGroup);
+      const float scale = scale_at<B>(block, w, g, 0, r);
+      const float bias = B::kMinimums ? scale_at<B>(block, w, g, 1, r) : -B::kMiddle * scale;
+      for (int64_t i = 0; i < B::kGroup && k + i < first + count; i++) {
+        y[i] = scale * static_cast<float>(code_at<B>(block, k % B::kBlock + i, r)) + bias;
+      }
+    }
+  });
+}
 
 void interleave(const Weight &w, int64_t first, int64_t last, uint8_t *to) {
   with_band(w, [&](auto band) {
