@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kRowBlock = 64;           // rows whose products with a tile are held before the epilogue
 constexpr int64_t kTileFloats = 64 * 1024;  // dequantised weights of a tile: a quarter of the usual L2 cache
 constexpr int64_t kMaxTile = 64;            // weight rows of a tile
-constexpr int64_t kStreamBytes = 32 * 1024; // weight bytes that a thread takes at a time for decode rows
+// Weight bytes that a thread takes at a time for decode rows: interleaved ones are done with sooner, and each claim costs the same.
+constexpr int64_t kStreamBytes = 32 * 1024, kInterleavedBytes = 80 * 1024;
 
 // How a weight meets the activations.
 enum class Path { kF32, kInt8 };
@@ -32,8 +33,8 @@ bool needs_u(const Op &op) {
 int64_t tile_rows(const Kernels &k, const Weight &w, Path path, int64_t rows, bool prefill, int threads) {
   if (path == Path::kInt8) {
     if (prefill) return k.tile_columns;
-    const int64_t unit = w.interleaved ? kBandRows : 4;
-    int64_t tile = std::clamp<int64_t>(kStreamBytes / w.row_bytes, unit, kMaxTile) & ~(unit - 1);
+    const int64_t unit = w.interleaved ? kBandRows : 4, bytes = w.interleaved ? kInterleavedBytes : kStreamBytes;
+    int64_t tile = std::clamp<int64_t>(bytes / w.row_bytes, unit, kMaxTile) & ~(unit - 1);
     while (tile > std::max<int64_t>(unit, 8) && w.rows < tile * 2 * threads) tile = (tile / 2 + unit - 1) & ~(unit - 1);
     return tile;
   }
