@@ -28,7 +28,7 @@ const { values } = parseFlags(Deno.args, {
   device: { type: "string", help: "cuda, metal or cpu" },
   out: { type: "string", help: "folder of device.json" },
   only: { type: "string", help: "sections, separated by commas" },
-  shape: { type: "string", help: "model shapes of the forwards, separated by commas" },
+  shape: { type: "string", help: "model shapes of the forwards and timed kernels, separated by commas" },
   op: { type: "string", help: "conformance of this op alone" },
   weights: { type: "string", help: "folder for the random weights" },
   tokens: { type: "number", help: "tokens that each sequence of a batch draws" },
@@ -45,14 +45,14 @@ const { values } = parseFlags(Deno.args, {
 const kind = (values.device ?? "cuda") as DeviceKind;
 const SECTIONS = ["models", "towers", "kernels", "forward", "batch", "drafts", "conformance"];
 /** That are about the models of --shape. */
-const OF_SHAPES = ["forward", "batch", "drafts"];
+const OF_SHAPES = ["kernels", "forward", "batch", "drafts"];
 const sections = values.only?.split(",") ?? SECTIONS;
 const shapeNames = values.shape?.split(",") ?? (values.weights ? ["e4b"] : ["e4b", "26b-a4b"]);
 const kvFormat = (values["kv-cache"] ?? "f16") as KvFormat;
 const CONTEXTS = [128, 1024, 8192];
 const LONGEST = 8192;
 /** Shapes whose forwards are taken apart into kernels. */
-const TABLES = new Set(["e4b", "26b-a4b"]);
+const TABLES = new Set(["e4b", "26b-a4b", "31b"]);
 const SECTION_SECONDS = 170;
 
 const report: Record<string, unknown> = {};
@@ -227,8 +227,11 @@ await section("towers", async () => {
 });
 
 await section("kernels", async () => {
+  const shape = shapes[shapeNames[0]];
+  if (shape === undefined) throw new Error(`there is no shape "${shapeNames[0]}"`);
   const results: KernelTiming[] = await timeKernels(
     device,
+    shape,
     values.rows?.split(",").map(Number) ?? [1, 2, 4, 8, 16, 512],
     values.product?.split(","),
   );

@@ -23,7 +23,7 @@ static inline float4 clipped(float4 u, float least, float largest, uint column, 
 {
   threadgroup float partial[2 * kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
-  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  const StreamFactors f = stream_factors<kStreamThreads>(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
     const float4 v = stream_u(
         x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, p.stream.stores_h != 0, i);
@@ -45,7 +45,7 @@ static inline float4 clipped(float4 u, float least, float largest, uint column, 
   threadgroup float partial[2 * kStreamSimdgroups];
   threadgroup float largest[kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
-  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  const StreamFactors f = stream_factors<kStreamThreads>(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   float most = 0.0f;
   for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
     const float4 raw = stream_u(

@@ -48,7 +48,8 @@ struct MatvecParams {
   uint32_t code_exponent;        // kCodeExponent
   uint32_t slices, slice_shift;  // simdgroups that share a row group: 1, 2, 4 or 8; its log2
   uint32_t iterations;           // row groups that a simdgroup does one after another,
-  uint32_t group_stride;         // this far apart
+  uint32_t group_stride;         // this far apart,
+  uint32_t threadgroups;         // and this far from those of the simdgroups beside it
   uint32_t phase_blocks;         // one-row variant: blocks of u staged at once; a part of all only in steps of whole D · slices
   uint32_t rows;                 // activation rows
   uint32_t row_floats;           // distance of rows of u in scratch
@@ -56,7 +57,9 @@ struct MatvecParams {
 
 // Columns of a row that kernels hold in registers while they make u of it.
 enum : uint32_t {
-  kHeldColumns = 3072,          // a threadgroup of matvec_one, linear_prologue_chunked or linear_prologue_f16_held
+  kHeldQuads = 3,               // quads of a thread of matvec_one, linear_prologue_chunked or linear_prologue_f16_held,
+  kHeldColumns = 3072,          // columns of its threadgroup,
+  kWideColumns = 6144,          // of a wide one
   kTileHeldColumns = 6144,      // one of tiles: of one row,
   kTileOwnColumns = 2560,       // or of each of kTileOwnRows
   kShortPlainColumns = 4096,    // linear_prologue_f16_plain4

@@ -5,29 +5,28 @@
 
 // For decode rows: u [rows, row_floats] in chunked order, then the sums of its chunks where row_floats has room for them.
 // Both are scaled for codes that are multiplied as they lie where code_bits tells of them (weights.h).
-[[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_chunked(
-    STREAM_OPERANDS,
-    device float4* u             [[buffer(6)]],
-    constant PrologueParams& p   [[buffer(7)]],
-    STREAM_INDICES)
+template <uint T>
+static inline void prologue_chunked(
+    device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
+    device float* h_out, device const uchar* pre_norm, device float4* u, constant PrologueParams& p, threadgroup float* partial,
+    uint row, uint tid, uint simdgroup, uint lane)
 {
-  threadgroup float partial[2 * kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
   device float4* quads = u + ulong(row) * (p.row_floats / 4);
   device float* sums = (device float*)quads + p.columns;
   const uint chunk_quads = 1u << (p.chunk_shift - 2);
-  // Chunks divide kStreamThreads.
+  // Chunks divide T.
   const float4 factor = code_factors(p.code_bits, tid % chunk_quads);
-  const bool held_row = stream_held(p.stream);
+  const bool held_row = stream_held<T>(p.stream);
   HeldQuads held;
   StreamFactors f;
   if (held_row) {
-    hold_quads(x + at, residual + at, post_norm, scalar, pre_norm, p.stream, tid, held);
-    held_u(h_out + at, p.stream, p.stream.stores_h != 0, partial, tid, simdgroup, lane, held);
+    hold_quads<T>(x + at, residual + at, post_norm, scalar, pre_norm, p.stream, tid, held);
+    held_u<T>(h_out + at, p.stream, p.stream.stores_h != 0, partial, tid, simdgroup, lane, held);
   } else {
-    f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+    f = stream_factors<T>(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   }
-  for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
+  for (uint i = tid; i < p.columns / 4; i += T) {
     float4 v = held.x[0];
     if (held_row) {
       held.x[0] = held.x[1];
@@ -45,6 +44,23 @@
   }
 }
 
+#define CHUNKED_PROLOGUE(name, threads) \
+[[kernel, max_total_threads_per_threadgroup(threads)]] void name( \
+    STREAM_OPERANDS, \
+    device float4* u             [[buffer(6)]], \
+    constant PrologueParams& p   [[buffer(7)]], \
+    STREAM_INDICES) \
+{ \
+  threadgroup float partial[2 * threads / 32]; \
+  prologue_chunked<threads>( \
+      x, residual, post_norm, scalar, h_out, pre_norm, u, p, partial, row, tid, simdgroup, lane); \
+}
+
+CHUNKED_PROLOGUE(linear_prologue_chunked, 256)
+#ifdef MSL_TARGET_PTX
+CHUNKED_PROLOGUE(linear_prologue_chunked_wide, 512)
+#endif
+
 // For prefill rows in exact mode: u f32 [rows, columns], zero beyond k.
 [[kernel, max_total_threads_per_threadgroup(256)]] void linear_prologue_f32(
     STREAM_OPERANDS,
@@ -55,7 +71,7 @@
 {
   threadgroup float partial[2 * kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
-  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  const StreamFactors f = stream_factors<kStreamThreads>(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
     u[ulong(row) * (p.columns / 4) + i] = stream_u(
         x + at, residual + at, post_norm, h_out + at, pre_norm, p.stream, f, p.stream.stores_h != 0, i);
@@ -98,8 +114,8 @@ static inline float halves_factor(
   threadgroup float largest[kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
   HeldQuads held;
-  hold_quads(x + at, residual + at, post_norm, scalar, pre_norm, p.stream, tid, held);
-  held_u(h_out + at, p.stream, p.stream.stores_h != 0, partial, tid, simdgroup, lane, held);
+  hold_quads<kStreamThreads>(x + at, residual + at, post_norm, scalar, pre_norm, p.stream, tid, held);
+  held_u<kStreamThreads>(h_out + at, p.stream, p.stream.stores_h != 0, partial, tid, simdgroup, lane, held);
   float most = 0.0f;
   #pragma clang loop unroll(full)
   for (uint j = 0; j < kHeldQuads; j++) {
@@ -147,7 +163,7 @@ INSTANTIATE(linear_prologue_f16_plain12, linear_prologue_f16_plain<kLongPlainCol
   threadgroup float partial[2 * kStreamSimdgroups];
   threadgroup float largest[kStreamSimdgroups];
   const ulong at = ulong(row) * p.stream.k;
-  const StreamFactors f = stream_factors(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+  const StreamFactors f = stream_factors<kStreamThreads>(x + at, residual + at, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   float most = 0.0f;
   for (uint i = tid; i < p.columns / 4; i += kStreamThreads) {
     most = largest_of(

@@ -166,6 +166,12 @@ static inline MatvecRows matvec_rows(
   return rows;
 }
 
+// The first row group of a simdgroup. Those of simdgroups beside it lie a threadgroup's worth apart, so that threadgroups have as many
+// of them as each other, but for one.
+static inline uint first_group(uint simdgroup, uint tg, constant MatvecParams& p) {
+  return (simdgroup >> p.slice_shift) * p.threadgroups + tg;
+}
+
 // Adds what lanes M apart hold, of `left` rows each: a lane goes on with the half of the rows that its bit M names, or, where it
 // has one row, with that row's sum. The counts are template arguments, since arrays whose loops unroll late end up in memory.
 template <uint M, uint left>
@@ -261,7 +267,7 @@ static inline void finish_rows(
 }
 
 constant constexpr uint kStagedStride = 17;  // 16 lanes' quads and one more, so that a lane's lie in different banks
-constant constexpr uint kStagedQuads = 5;  // float4s of u that a thread has on their way while it stages
+constant constexpr uint kStagedQuads = 6;  // float4s of u that a thread has on their way while it stages
 
 // Four columns of u into their place in chunked order, and the sum of their chunk into its. All lanes of a simdgroup call this.
 template <uint32_t W>
@@ -288,23 +294,23 @@ enum RowPrologue : uint {
 // One activation row, prologue included: x, residual, h_out [k]; norms [k]; u is staged in threadgroup memory, in one phase
 // where it fits: phase_blocks · 16 chunks, then as many chunk sums. A lane has the chunks of D blocks on their way at any time,
 // the first of them while u is made.
-template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
-[[kernel, max_total_threads_per_threadgroup(256)]] void matvec_one(
-    STREAM_OPERANDS,
-    MATRIX_OPERANDS(MatvecParams),
-    threadgroup float4* staged       [[threadgroup(0)]],
-    uint tg        [[threadgroup_position_in_grid]],
-    uint tid       [[thread_index_in_threadgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint lane      [[thread_index_in_simdgroup]])
+template <uint32_t W, uint32_t S, uint NR, uint D, uint P, uint T>
+static inline void one_row(
+    device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
+    device float* h_out, device const uchar* pre_norm,
+    device const uchar* w0, device const uchar* scales0, device const uchar* biases0,
+    device const uchar* w1, device const uchar* scales1, device const uchar* biases1,
+    device const uchar* w2, device const uchar* scales2, device const uchar* biases2,
+    device const uchar* bias0, device const uchar* bias1, device const uchar* bias2,
+    device const float* other, device float* y, constant MatvecParams& p, threadgroup float4* staged, threadgroup float* partial,
+    uint tg, uint tid, uint simdgroup, uint lane)
 {
-  threadgroup float partial[2 * NR * kStreamSimdgroups];
   constexpr uint columns = chunk_columns(W);
   constexpr uint shift = columns == 4 ? 2 : columns == 8 ? 3 : columns == 16 ? 4 : 5;
   constexpr uint block_quads = 4 * columns;
   constexpr uint staged_quads = columns / 4 * kStagedStride;  // of a block
-  constexpr uint turn_quads = kStreamThreads / 16 * kStagedStride;
-  constexpr uint turn_chunks = kStreamThreads * 4 / columns;
+  constexpr uint turn_quads = T / 16 * kStagedStride;
+  constexpr uint turn_chunks = T * 4 / columns;
   const uint side = lane / 16;
   const uint slot = lane % 16;
   const uint slice = simdgroup & (p.slices - 1);
@@ -313,7 +319,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
   const bool kept_row = P == kLongRow && p.phase_blocks == p.blocks && stream_kept(p.stream);
   const bool stores_h = p.stream.stores_h != 0 && tg == 0;
 
-  uint group = (tg * kStreamSimdgroups + simdgroup) >> p.slice_shift;
+  uint group = first_group(simdgroup, tg, p);
   MatvecRows rows = matvec_rows<NR>(
       min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
   MatvecChunks<NR, chunk_words(W)> chunks[D];
@@ -324,36 +330,36 @@ template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
   wait_for_earlier_dispatches();
   HeldQuads held;
   if (P == kHeldRow) {
-    hold_quads(x, residual, post_norm, scalar, pre_norm, p.stream, tid, held);
+    hold_quads<T>(x, residual, post_norm, scalar, pre_norm, p.stream, tid, held);
   }
-  // Blocks divide kStreamThreads, so a thread's quads lie kStreamThreads apart in chunked order too.
+  // Blocks divide T, so a thread's quads lie T apart in chunked order too.
   const uint first_staged = chunked_quad(tid, shift, kStagedStride);
   const uint sum_slot = tid / (columns / 4);
   const float4 factor = code_factors(factor_bits(W), tid % (columns / 4));
   StreamFactors factors;
   if (P == kHeldRow) {
-    held_u(h_out, p.stream, stores_h, partial, tid, simdgroup, lane, held);
+    held_u<T>(h_out, p.stream, stores_h, partial, tid, simdgroup, lane, held);
     #pragma clang loop unroll(full)
     for (uint j = 0; j < kHeldQuads; j++) {
-      if (tid + j * kStreamThreads < p.blocks * block_quads) {
+      if (tid + j * T < p.blocks * block_quads) {
         stage_quad<W>(held.x[j], factor, staged + first_staged + j * turn_quads, sums + sum_slot + j * turn_chunks, tid);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   } else if (kept_row) {
     threadgroup float4* to = staged + first_staged;
-    const float pre = keep_h(
+    const float pre = keep_h<T>(
         x, residual, post_norm, scalar, h_out, p.stream, stores_h, partial, tid, simdgroup, lane, to, turn_quads);
-    for (uint j = 0; tid + j * kStreamThreads < p.blocks * block_quads; j += kKeptQuads) {
+    for (uint j = 0; tid + j * T < p.blocks * block_quads; j += kKeptQuads) {
       uint2 norm[kKeptQuads];
       #pragma clang loop unroll(full)
       for (uint n = 0; n < kKeptQuads; n++) {
-        const uint i = min(tid + (j + n) * kStreamThreads, p.stream.k / 4 - 1);
+        const uint i = min(tid + (j + n) * T, p.stream.k / 4 - 1);
         norm[n] = p.stream.has_pre != 0 ? ((device const uint2*)pre_norm)[i] : uint2(0u, 0u);
       }
       #pragma clang loop unroll(full)
       for (uint n = 0; n < kKeptQuads; n++) {
-        const uint i = tid + (j + n) * kStreamThreads;
+        const uint i = tid + (j + n) * T;
         if (i < p.blocks * block_quads) {
           float4 u = 4 * i < p.stream.k ? to[(j + n) * turn_quads] : float4(0.0f);
           if (p.stream.has_pre != 0) {
@@ -365,11 +371,11 @@ template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   } else if (P == kLongRow) {
-    factors = stream_factors(x, residual, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
+    factors = stream_factors<T>(x, residual, post_norm, scalar, p.stream, partial, tid, simdgroup, lane);
   }
 
   for (uint it = 0; it < p.iterations; it++) {
-    const bool active = group < p.groups;
+    const bool active = group < p.groups;  // with other rows, a simdgroup only keeps the others company at barriers
     const MatvecRows present = rows;
     float acc[NR];
     #pragma clang loop unroll(full)
@@ -389,11 +395,11 @@ template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
         threadgroup_barrier(mem_flags::mem_threadgroup);
         const uint quads = (min(first + p.phase_blocks, p.blocks) - first) * block_quads;
         const uint first_quad = first * block_quads;
-        for (uint start = tid; start < quads; start += kStagedQuads * kStreamThreads) {
+        for (uint start = tid; start < quads; start += kStagedQuads * T) {
           float4 u[kStagedQuads];
           #pragma clang loop unroll(full)
           for (uint j = 0; j < kStagedQuads; j++) {
-            const uint i = first_quad + start + j * kStreamThreads;
+            const uint i = first_quad + start + j * T;
             u[j] = float4(0.0f);
             if (P == kPlainRow && 4 * i < p.stream.k) {
               u[j] = ((device const float4*)x)[i];
@@ -401,13 +407,13 @@ template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
           }
           #pragma clang loop unroll(full)
           for (uint j = 0; j < kStagedQuads; j++) {
-            const uint i = start + j * kStreamThreads;
+            const uint i = start + j * T;
             if (i < quads) {
               if (P != kPlainRow) {
                 u[j] = stream_u(
                     x, residual, post_norm, h_out, pre_norm, p.stream, factors, stores_h && it == 0, first_quad + i);
               }
-              const uint turn = i / kStreamThreads;
+              const uint turn = i / T;
               stage_quad<W>(
                   u[j], factor, staged + first_staged + turn * turn_quads, sums + sum_slot + turn * turn_chunks, tid);
             }
@@ -427,7 +433,7 @@ template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
       #pragma clang loop unroll(full)
       for (uint d = 0; d < D; d++) {
         const uint block = first + d * p.slices + slice;
-        if (block < p.blocks) {
+        if (active && block < p.blocks) {
           const uint at = block - phase_start;
           accumulate<W, S, 1, NR, kStagedStride>(
               chunks[d], p.code_exponent, staged + at * staged_quads + slot, sums + at * 16 + slot, none, acc);
@@ -441,6 +447,26 @@ template <uint32_t W, uint32_t S, uint NR, uint D, uint P>
         acc, present, active, p, partial, simdgroup, lane, 0, bias0, bias1, bias2, other, y);
   }
 }
+
+#define ONE_ROW_KERNEL(name, threads) \
+template <uint32_t W, uint32_t S, uint NR, uint D, uint P> \
+[[kernel, max_total_threads_per_threadgroup(threads)]] void name( \
+    STREAM_OPERANDS, \
+    MATRIX_OPERANDS(MatvecParams), \
+    threadgroup float4* staged       [[threadgroup(0)]], \
+    uint tg        [[threadgroup_position_in_grid]], \
+    uint tid       [[thread_index_in_threadgroup]], \
+    uint simdgroup [[simdgroup_index_in_threadgroup]], \
+    uint lane      [[thread_index_in_simdgroup]]) \
+{ \
+  threadgroup float partial[2 * NR * threads / 32]; \
+  one_row<W, S, NR, D, P, threads>( \
+      x, residual, post_norm, scalar, h_out, pre_norm, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2, \
+      bias0, bias1, bias2, other, y, p, staged, partial, tg, tid, simdgroup, lane); \
+}
+
+ONE_ROW_KERNEL(matvec_one, 256)
+ONE_ROW_KERNEL(matvec_wide, 512)
 
 // R activation rows, whose u linear_prologue has put into scratch: row_floats floats each, chunked quads, then chunk sums.
 // Grid: activation rows by R, then row groups, so that neighbours share matrix rows.
@@ -457,6 +483,10 @@ template <uint32_t W, uint32_t S, uint R, uint NR, uint D>
   const uint side = lane / 16;
   const uint slot = lane % 16;
   const uint first_row = tg.x * R;
+  // Asking for weights before was slower on an H200 where four or more rows keep registers for other things.
+  if (R > 2) {
+    wait_for_earlier_dispatches();
+  }
   uint row_quads[R];
   #pragma clang loop unroll(full)
   for (uint r = 0; r < R; r++) {
@@ -466,13 +496,16 @@ template <uint32_t W, uint32_t S, uint R, uint NR, uint D>
   device const float* lane_sums = (device const float*)(u + p.blocks * block_quads) + slot;
 
   const uint slice = simdgroup & (p.slices - 1);
-  uint group = (tg.y * kStreamSimdgroups + simdgroup) >> p.slice_shift;
+  uint group = first_group(simdgroup, tg.y, p);
   MatvecRows rows = matvec_rows<NR>(
       min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
   MatvecChunks<NR, chunk_words(W)> chunks[D];
   #pragma clang loop unroll(full)
   for (uint d = 0; d < D; d++) {
     load_chunks<W, S, NR>(rows, p, (d * p.slices + slice) * 16 + slot, chunks[d]);
+  }
+  if (R <= 2) {
+    wait_for_earlier_dispatches();
   }
   for (uint it = 0; it < p.iterations; it++) {
     const bool active = group < p.groups;
@@ -513,10 +546,21 @@ template <uint32_t W, uint32_t S, uint R, uint NR, uint D>
   INSTANTIATE(matvec_##name##_##prologue##_n3, matvec_one<W, S, 3, 2, P>) \
   INSTANTIATE(matvec_##name##_##prologue##_n5, matvec_one<W, S, 5, 1, P>)
 
+#ifdef MSL_TARGET_PTX
+#define INSTANTIATE_MATVEC_WIDE(name, prologue, W, S, P) \
+  INSTANTIATE(matvec_##name##_##prologue##_wide_n2, matvec_wide<W, S, 2, 2, P>) \
+  INSTANTIATE(matvec_##name##_##prologue##_wide_n3, matvec_wide<W, S, 3, 2, P>) \
+  INSTANTIATE(matvec_##name##_##prologue##_wide_n5, matvec_wide<W, S, 5, 1, P>)
+#else
+#define INSTANTIATE_MATVEC_WIDE(name, prologue, W, S, P)
+#endif
+
 #define INSTANTIATE_MATVEC(name, W, S) \
   INSTANTIATE_MATVEC_ONE(name, plain, W, S, kPlainRow) \
   INSTANTIATE_MATVEC_ONE(name, held, W, S, kHeldRow) \
   INSTANTIATE_MATVEC_ONE(name, long, W, S, kLongRow) \
+  INSTANTIATE_MATVEC_WIDE(name, plain, W, S, kPlainRow) \
+  INSTANTIATE_MATVEC_WIDE(name, held, W, S, kHeldRow) \
   INSTANTIATE(matvec_##name##_r2, matvec_many<W, S, 2, 4, 1>) \
   INSTANTIATE(matvec_##name##_r4, matvec_many<W, S, 4, 4, 1>) \
   INSTANTIATE(matvec_##name##_r8, matvec_many<W, S, 8, 4, 1>)

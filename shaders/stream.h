@@ -19,6 +19,9 @@
 
 constant constexpr uint kStreamThreads = 256;
 constant constexpr uint kStreamSimdgroups = kStreamThreads / 32;
+// Of a threadgroup for longer rows, on CUDA alone: of its kernels a core holds one instead of two, so that what all threadgroups read is
+// read half as often. A pipeline of Metal may take fewer threads than its device.
+constant constexpr uint kWideThreads = 512;
 
 // Columns [4 i, 4 i + 4) of a row of k; those from k on are 0.
 static inline float4 load_row4(device const float* row, uint i, uint k) {
@@ -82,7 +85,8 @@ struct StreamFactors {
   float pre;
 };
 
-// `partial` holds 2 · kStreamSimdgroups floats. All threads of the threadgroup call this.
+// `partial` holds 2 · T / 32 floats. All T threads of the threadgroup call this.
+template <uint T>
 static inline StreamFactors stream_factors(
     device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
     constant StreamParams& s, threadgroup float* partial, uint tid, uint simdgroup, uint lane)
@@ -94,18 +98,18 @@ static inline StreamFactors stream_factors(
   const uint quads = (s.k + 3) / 4;
   if (s.has_post != 0) {
     float sum = 0.0f;
-    for (uint i = tid; i < quads; i += kStreamThreads) {
+    for (uint i = tid; i < quads; i += T) {
       sum = sum_of_squares(load_row4(x, i, s.k), sum);
     }
-    sum = threadgroup_sum(sum, partial, kStreamSimdgroups, simdgroup, lane);
+    sum = threadgroup_sum(sum, partial, T / 32, simdgroup, lane);
     f.post = precise::rsqrt(sum / float(s.k) + s.eps);
   }
   if (s.has_pre != 0) {
     float sum = 0.0f;
-    for (uint i = tid; i < quads; i += kStreamThreads) {
+    for (uint i = tid; i < quads; i += T) {
       sum = sum_of_squares(stream_h(x, residual, post_norm, s, f.post, f.scalar, i), sum);
     }
-    sum = threadgroup_sum(sum, partial + kStreamSimdgroups, kStreamSimdgroups, simdgroup, lane);
+    sum = threadgroup_sum(sum, partial + T / 32, T / 32, simdgroup, lane);
     f.pre = precise::rsqrt(sum / float(s.k) + s.eps);
   }
   return f;
@@ -134,15 +138,14 @@ static inline float4 stream_u(
 }
 
 // The same u without waiting for memory more than once: what a thread needs of a row of up to kHeldColumns columns is read at
-// once and held in registers. Every value is computed as above and in that order, so its bits are the same.
-constant constexpr uint kHeldQuads = kHeldColumns / (4 * kStreamThreads);
-
+// once and held in registers, kHeldQuads of a thread. Every value is computed as above and in that order, so its bits are the same.
+template <uint T>
 static inline bool stream_held(constant StreamParams& s) {
-  return s.k <= kHeldColumns && s.k % 4 == 0 && (s.has_post == 0 || s.post_format != kF32) &&
+  return s.k <= 4 * kHeldQuads * T && s.k % 4 == 0 && (s.has_post == 0 || s.post_format != kF32) &&
          (s.has_pre == 0 || s.pre_format != kF32);
 }
 
-// Quads tid, tid + kStreamThreads, … of all that makes u. Norm weights, of 16 bits, and the scalar stay as they are stored: a
+// Quads tid, tid + T, … of all that makes u. Norm weights, of 16 bits, and the scalar stay as they are stored: a
 // conversion here would wait.
 struct HeldQuads {
   float4 x[kHeldQuads];
@@ -162,6 +165,7 @@ static inline float4 stored4(uint2 v, uint32_t format) {
       stored_half(v.y & 0xffffu, format), stored_half(v.y >> 16, format));
 }
 
+template <uint T>
 static inline void hold_quads(
     device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
     device const uchar* pre_norm, constant StreamParams& s, uint tid, thread HeldQuads& held)
@@ -169,7 +173,7 @@ static inline void hold_quads(
   uint at[kHeldQuads];
   #pragma clang loop unroll(full)
   for (uint j = 0; j < kHeldQuads; j++) {
-    at[j] = min(tid + j * kStreamThreads, s.k / 4 - 1);
+    at[j] = min(tid + j * T, s.k / 4 - 1);
     held.x[j] = ((device const float4*)x)[at[j]];
     held.residual[j] = float4(0.0f);
     held.post[j] = uint2(0u, 0u);
@@ -204,6 +208,7 @@ static inline void hold_quads(
 }
 
 // u of the held quads, into held.x; those from k on are 0. Stores h where asked. All threads of the threadgroup call this.
+template <uint T>
 static inline void held_u(
     device float* h_out, constant StreamParams& s, bool stores_h, threadgroup float* partial,
     uint tid, uint simdgroup, uint lane, thread HeldQuads& held)
@@ -216,9 +221,9 @@ static inline void held_u(
     float sum = 0.0f;
     #pragma clang loop unroll(full)
     for (uint j = 0; j < kHeldQuads; j++) {
-      sum = tid + j * kStreamThreads < quads ? sum_of_squares(held.x[j], sum) : sum;
+      sum = tid + j * T < quads ? sum_of_squares(held.x[j], sum) : sum;
     }
-    sum = threadgroup_sum(sum, partial, kStreamSimdgroups, simdgroup, lane);
+    sum = threadgroup_sum(sum, partial, T / 32, simdgroup, lane);
     post = precise::rsqrt(sum / float(s.k) + s.eps);
   }
   #pragma clang loop unroll(full)
@@ -229,13 +234,13 @@ static inline void held_u(
     } else if (s.has_residual != 0) {
       h = held.residual[j] + h;
     }
-    held.x[j] = tid + j * kStreamThreads < quads ? h * scalar : float4(0.0f);
+    held.x[j] = tid + j * T < quads ? h * scalar : float4(0.0f);
   }
   if (stores_h) {
     #pragma clang loop unroll(full)
     for (uint j = 0; j < kHeldQuads; j++) {
-      if (tid + j * kStreamThreads < quads) {
-        ((device float4*)h_out)[tid + j * kStreamThreads] = held.x[j];
+      if (tid + j * T < quads) {
+        ((device float4*)h_out)[tid + j * T] = held.x[j];
       }
     }
   }
@@ -243,9 +248,9 @@ static inline void held_u(
     float sum = 0.0f;
     #pragma clang loop unroll(full)
     for (uint j = 0; j < kHeldQuads; j++) {
-      sum = tid + j * kStreamThreads < quads ? sum_of_squares(held.x[j], sum) : sum;
+      sum = tid + j * T < quads ? sum_of_squares(held.x[j], sum) : sum;
     }
-    sum = threadgroup_sum(sum, partial + kStreamSimdgroups, kStreamSimdgroups, simdgroup, lane);
+    sum = threadgroup_sum(sum, partial + T / 32, T / 32, simdgroup, lane);
     const float pre = precise::rsqrt(sum / float(s.k) + s.eps);
     #pragma clang loop unroll(full)
     for (uint j = 0; j < kHeldQuads; j++) {
@@ -254,7 +259,7 @@ static inline void held_u(
   }
 }
 
-// The same for longer rows, whose quads wait in threadgroup memory between the sums: quad tid + j · kStreamThreads at to[j · turn].
+// The same for longer rows, whose quads wait in threadgroup memory between the sums: quad tid + j · T at to[j · turn].
 constant constexpr uint kKeptQuads = 6;  // of each operand on their way at once
 
 static inline bool stream_kept(constant StreamParams& s) {
@@ -263,6 +268,7 @@ static inline bool stream_kept(constant StreamParams& s) {
 
 // h of the row to where its quads wait, and out where asked; returns the factor of the norm behind it. All threads of the threadgroup
 // call this.
+template <uint T>
 static inline float keep_h(
     device const float* x, device const float* residual, device const uchar* post_norm, device const uchar* scalar,
     device float* h_out, constant StreamParams& s, bool stores_h, threadgroup float* partial, uint tid, uint simdgroup, uint lane,
@@ -271,38 +277,38 @@ static inline float keep_h(
   const uint quads = s.k / 4;
   float post = 1.0f;
   float sum = 0.0f;
-  for (uint j = 0; tid + j * kStreamThreads < quads; j += kKeptQuads) {
+  for (uint j = 0; tid + j * T < quads; j += kKeptQuads) {
     float4 v[kKeptQuads];
     #pragma clang loop unroll(full)
     for (uint n = 0; n < kKeptQuads; n++) {
-      v[n] = ((device const float4*)x)[min(tid + (j + n) * kStreamThreads, quads - 1)];
+      v[n] = ((device const float4*)x)[min(tid + (j + n) * T, quads - 1)];
     }
     #pragma clang loop unroll(full)
     for (uint n = 0; n < kKeptQuads; n++) {
-      if (tid + (j + n) * kStreamThreads < quads) {
+      if (tid + (j + n) * T < quads) {
         to[(j + n) * turn] = v[n];
         sum = sum_of_squares(v[n], sum);
       }
     }
   }
   if (s.has_post != 0) {
-    sum = threadgroup_sum(sum, partial, kStreamSimdgroups, simdgroup, lane);
+    sum = threadgroup_sum(sum, partial, T / 32, simdgroup, lane);
     post = precise::rsqrt(sum / float(s.k) + s.eps);
   }
   const float by = s.has_scalar != 0 ? load_scalar(scalar, s.scalar_format, 0) : 1.0f;
   sum = 0.0f;
-  for (uint j = 0; tid + j * kStreamThreads < quads; j += kKeptQuads) {
+  for (uint j = 0; tid + j * T < quads; j += kKeptQuads) {
     float4 base[kKeptQuads];
     uint2 norm[kKeptQuads];
     #pragma clang loop unroll(full)
     for (uint n = 0; n < kKeptQuads; n++) {
-      const uint i = min(tid + (j + n) * kStreamThreads, quads - 1);
+      const uint i = min(tid + (j + n) * T, quads - 1);
       base[n] = s.has_residual != 0 ? ((device const float4*)residual)[i] : float4(0.0f);
       norm[n] = s.has_post != 0 ? ((device const uint2*)post_norm)[i] : uint2(0u, 0u);
     }
     #pragma clang loop unroll(full)
     for (uint n = 0; n < kKeptQuads; n++) {
-      const uint i = tid + (j + n) * kStreamThreads;
+      const uint i = tid + (j + n) * T;
       if (i < quads) {
         float4 h = to[(j + n) * turn];
         if (s.has_post != 0) {
@@ -322,7 +328,7 @@ static inline float keep_h(
   if (s.has_pre == 0) {
     return 1.0f;
   }
-  sum = threadgroup_sum(sum, partial + kStreamSimdgroups, kStreamSimdgroups, simdgroup, lane);
+  sum = threadgroup_sum(sum, partial + T / 32, T / 32, simdgroup, lane);
   return precise::rsqrt(sum / float(s.k) + s.eps);
 }
 

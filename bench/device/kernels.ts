@@ -6,8 +6,9 @@ import type { Epilogue, LinearOp } from "../../src/schedule/ops.ts";
 import { PlanBuilder, rowBytes } from "../../src/schedule/plan.ts";
 import type { Tensor } from "../../src/schedule/tensor.ts";
 import { median } from "../statistics.ts";
+import type { Shape } from "../synthetic.ts";
 
-/** A product to be timed: the sizes of E4B in 4 bits. */
+/** A product to be timed, in 4 bits. */
 interface Product {
   name: string;
   k: number;
@@ -27,30 +28,49 @@ export interface KernelTiming {
   kernels: string;
 }
 
-const PRODUCTS: readonly Product[] = [
-  { name: "gate+up", k: 2560, n: [10240, 10240], epilogue: "geglu", stream: true },
-  { name: "down", k: 10240, n: [2560] },
-  { name: "LM head", k: 2560, n: [262144], epilogue: "softcap", stream: true },
-  { name: "q/k/v sliding", k: 2560, n: [2048, 512, 512], stream: true },
-  { name: "q/k/v full", k: 2560, n: [4096, 1024, 1024], stream: true },
-  { name: "o sliding", k: 2048, n: [2560] },
-  { name: "o full", k: 4096, n: [2560] },
-  { name: "PLE gate", k: 2560, n: [256], epilogue: "gelu_mul", stream: true },
-  { name: "PLE projection", k: 256, n: [2560] },
-];
+/** The products of a layer of each kind and the head. */
+export function productsOf(shape: Shape): Product[] {
+  const { hidden, mlp, heads, headDim, globalHeadDim, kvHeads, perLayer } = shape;
+  // Full layers with KV heads of their own number have keys that are their values.
+  const fullKv = shape.globalKvHeads === undefined
+    ? [kvHeads * globalHeadDim, kvHeads * globalHeadDim]
+    : [shape.globalKvHeads * globalHeadDim];
+  const products: Product[] = [
+    { name: "gate+up", k: hidden, n: [mlp, mlp], epilogue: "geglu", stream: true },
+    { name: "down", k: mlp, n: [hidden] },
+    { name: "LM head", k: hidden, n: [shape.vocabulary], epilogue: "softcap", stream: true },
+    {
+      name: "q/k/v sliding",
+      k: hidden,
+      n: [heads * headDim, kvHeads * headDim, kvHeads * headDim],
+      stream: true,
+    },
+    { name: "q/k/v full", k: hidden, n: [heads * globalHeadDim, ...fullKv], stream: true },
+    { name: "o sliding", k: heads * headDim, n: [hidden] },
+    { name: "o full", k: heads * globalHeadDim, n: [hidden] },
+  ];
+  if (perLayer === 0) return products;
+  return [
+    ...products,
+    { name: "PLE gate", k: hidden, n: [perLayer], epilogue: "gelu_mul", stream: true },
+    { name: "PLE projection", k: perLayer, n: [hidden] },
+  ];
+}
+
 const LEAST_CYCLED = 640e6; // bytes of distinct weights: ten times the cache
 const MOST_OPS = 400;
 const REPETITIONS = 15;
 const GROUP = 64;
 
-/** Times every product, or those of these names, at the given numbers of rows; up to 16 rows are decode rows. */
+/** Times every product of a shape, or those of these names, at the given numbers of rows; up to 16 rows are decode rows. */
 export async function timeKernels(
   device: Device,
+  shape: Shape,
   rowCounts: readonly number[],
   names?: readonly string[],
 ): Promise<KernelTiming[]> {
   const timings: KernelTiming[] = [];
-  for (const product of PRODUCTS.filter(({ name }) => names?.includes(name) ?? true)) {
+  for (const product of productsOf(shape).filter(({ name }) => names?.includes(name) ?? true)) {
     for (const rows of rowCounts) timings.push(await timeProduct(device, product, rows));
   }
   return timings;

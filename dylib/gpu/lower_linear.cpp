@@ -15,7 +15,8 @@ namespace {
 #include "../../shaders/clip_params.h"
 #include "../../shaders/tower_params.h"
 
-constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup
+constexpr uint32_t kSimdgroups = 8;         // of a matvec threadgroup,
+constexpr uint32_t kWideSimdgroups = 16;    // of a wide one
 constexpr uint32_t kDriverBytes = 2048;     // of a core's threadgroup memory, the driver's for a threadgroup, rounded up
 constexpr uint32_t kPartialBytes = 768;     // of threadgroup memory for partial sums; the rest holds u
 constexpr uint32_t kStagedStride = 17;      // as in matvec.h
@@ -25,7 +26,7 @@ constexpr uint32_t kMostStagedBytes = 112 << 10;  // of u of several rows: beyon
 constexpr uint32_t kSetsOfStaged = 2;       // of a threadgroup, from which on it copies u instead of reading it for each anew
 constexpr uint32_t kLongestPlain = 4096;    // columns: of longer rows no threadgroup reads more than 8 as f32
 constexpr uint32_t kDefaultCores = 128;     // where the device does not tell
-constexpr uint32_t kResidentOfCore = 2;     // threadgroups of the one-row kernel that a core holds at once
+constexpr uint32_t kSimdgroupsOfCore = 16;  // of one-row kernels that a core holds at once
 
 enum Slot : uint32_t { kX, kResidual, kPostNorm, kScalar, kHOut, kPreNorm, kW0, kBias0 = kW0 + 3, kOther = 12, kY = 13 };
 
@@ -50,8 +51,21 @@ uint32_t staged_bytes(const WeightLayout &layout) {
 }
 
 // Of threadgroup memory for u and partial sums of the one-row kernel: its share of a core's, where one may have that much.
-uint32_t staging_bytes(const Limits &limits) {
-  return std::max(limits.threadgroup_bytes, limits.most_threadgroup_bytes / kResidentOfCore - kDriverBytes);
+uint32_t staging_bytes(const Limits &limits, uint32_t simdgroups) {
+  return std::max(limits.threadgroup_bytes, limits.most_threadgroup_bytes * simdgroups / kSimdgroupsOfCore - kDriverBytes);
+}
+
+// Row groups of the matrices of a part, and of the first, and the first two of them: 2 · nr rows, of one matrix or nr each of gate and up.
+struct Groups {
+  uint32_t first, two, all;
+};
+Groups groups_of(const Part &part, uint32_t nr) {
+  if (part.geglu()) {
+    const uint32_t all = divide_up(part.n(0), nr);
+    return {all, all, all};
+  }
+  const uint32_t first = divide_up(part.n(0), 2 * nr), two = first + divide_up(part.n(1), 2 * nr);
+  return {first, two, two + divide_up(part.n(2), 2 * nr)};
 }
 
 // How decode rows of one part are spread over simdgroups. Part of a row's order of addition, so a function of the op, its
@@ -60,35 +74,40 @@ struct Split {
   uint32_t blocks, slices, rows_of_half;  // NR of the one-row kernel
   uint32_t depth;                         // D of the one-row kernel
   uint32_t phase_blocks;
+  uint32_t resident;                      // threadgroups of the one-row kernel on a core
 };
 
-// The cheapest by a model of one row's product, in units of one matrix row of one block of one simdgroup. Its numbers come from
-// bench/native/matvec.cpp on an H200, whose multiprocessors issue for four simdgroups at once.
-Split split_of(const Part &part, bool norms, const Limits &limits) {
+// The cheapest by a model of one row's product: what the busiest core issues, and the waits of a simdgroup, in units of 1.25 ns of an
+// H200, fitted to 360 timings of the products of E4B, 26B-A4B and 31B there. It chose from those what took at most 9% longer than the
+// best, and 1% on average.
+Split split_of(const Part &part, bool norms, uint32_t simdgroups, const Limits &limits) {
   const uint32_t cores = limits.cores != 0 ? limits.cores : kDefaultCores;
   const WeightLayout layout = weight_layout(part.first());
   const uint32_t blocks = layout.blocks;
-  const uint32_t fitting = (staging_bytes(limits) - kPartialBytes) / staged_bytes(layout);
-  uint64_t outputs = 0;
-  for (size_t i = 0; i < part.weights.size(); i++) outputs += part.n(i);
+  const uint32_t fitting = (staging_bytes(limits, simdgroups) - kPartialBytes) / staged_bytes(layout);
+  const uint32_t most = kSimdgroupsOfCore / simdgroups;
+  // Where kernels start early, one threadgroup of a core leaves room for one of the next kernel.
+  const uint32_t fewest = limits.family == "cuda" ? 1 : most;
   Split best{};
   double best_cost = 0;
   for (const auto &[nr, depth] : {std::pair{2u, 2u}, {3u, 2u}, {5u, 1u}}) {
+    const uint32_t groups = groups_of(part, nr).all;
     for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
       if (blocks > fitting && depth * slices > fitting) continue;
-      const uint32_t threadgroups = divide_up(divide_up(outputs, 2 * nr), kSimdgroups / slices);
-      const uint32_t turns = divide_up(threadgroups, kResidentOfCore * cores);
-      const uint32_t of_core = std::min(divide_up(threadgroups, cores), kResidentOfCore);
       const uint32_t blocks_each = divide_up(blocks, slices);
-      const double prologue = norms ? 10 : 0.4 * blocks;
-      const double issued = prologue + turns * (blocks_each * (nr + 0.6) + 5 + slices);
-      // From one turn to the next the loads go on, so that of several turns none ends with a wait of its own.
-      const double waits = turns > 1 ? static_cast<double>(blocks_each) / depth : divide_up(blocks_each, depth);
-      const double waited = 25.0 * turns * waits;
-      const double cost = 2 * of_core * issued + waited;
-      if (best_cost != 0 && cost >= best_cost) continue;
-      best_cost = cost;
-      best = {blocks, slices, nr, depth, blocks <= fitting ? blocks : fitting / (depth * slices) * (depth * slices)};
+      for (uint32_t resident = fewest; resident <= most; resident++) {
+        const uint32_t threadgroups = std::min(groups, resident * cores);
+        const uint32_t of_core = threadgroups > cores ? resident : 1;
+        const uint32_t turns = divide_up(groups, threadgroups * (simdgroups / slices));
+        const double prologue = of_core * simdgroups * (norms ? 80.0 : 6.0 * blocks);
+        const double products = of_core * divide_up(groups, threadgroups) * slices * (blocks_each * (nr + 10.0) + 30);
+        // From one turn to the next the loads go on, so that of several turns none ends with a wait of its own.
+        const double waits = turns > 1 ? static_cast<double>(turns * blocks_each) / depth : divide_up(blocks_each, depth);
+        const double cost = prologue + products + 800 * waits;
+        if (best_cost != 0 && cost >= best_cost) continue;
+        best_cost = cost;
+        best = {blocks, slices, nr, depth, blocks <= fitting ? blocks : fitting / (depth * slices) * (depth * slices), resident};
+      }
     }
   }
   return best;
@@ -291,13 +310,8 @@ class Linear {
     MatvecParams p{};
     p.epilogue = epilogue(part);
     p.n0 = part.n(0), p.n1 = part.n(1), p.n2 = part.n(2);
-    if (part.geglu()) {
-      p.groups0 = p.groups01 = p.groups = divide_up(p.n0, nr);
-    } else {
-      p.groups0 = divide_up(p.n0, 2 * nr);
-      p.groups01 = p.groups0 + divide_up(p.n1, 2 * nr);
-      p.groups = p.groups01 + divide_up(p.n2, 2 * nr);
-    }
+    const Groups groups = groups_of(part, nr);
+    p.groups0 = groups.first, p.groups01 = groups.two, p.groups = groups.all;
     p.row_bytes = layout.row_bytes;
     p.chunks = layout.chunks;
     p.blocks = split.blocks;
@@ -310,23 +324,26 @@ class Linear {
     return p;
   }
 
-  // Threadgroups that are resident at once, each with several row groups where there are many. Returns their number.
-  static uint32_t spread(MatvecParams &p, uint32_t resident) {
-    const uint32_t wanted = divide_up(p.groups, kSimdgroups / p.slices);
-    p.iterations = divide_up(wanted, resident);
-    const uint32_t threadgroups = divide_up(wanted, p.iterations);
-    p.group_stride = threadgroups * (kSimdgroups / p.slices);
-    return threadgroups;
+  // Deals row groups out to threadgroups in turn, of which no more than `resident` are there at once. Returns their number.
+  static uint32_t spread(MatvecParams &p, uint32_t simdgroups, uint32_t resident) {
+    p.threadgroups = std::min(p.groups, resident);
+    p.group_stride = p.threadgroups * (simdgroups / p.slices);
+    p.iterations = divide_up(p.groups, p.group_stride);
+    return p.threadgroups;
   }
 
   uint32_t cores() const { return e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores; }
-  Split split(const Part &part) const { return split_of(part, operand(kPostNorm) || operand(kPreNorm), e_.limits); }
+  Split split(const Part &part) const { return split_of(part, operand(kPostNorm) || operand(kPreNorm), row_simdgroups(), e_.limits); }
 
   // Which of RowPrologue (shaders/matvec.h) makes u of one row.
   const char *row_prologue() const {
     if (k_ % 4 == 0 && no_stream()) return "plain";
-    return in_registers(kHeldColumns) ? "held" : "long";
+    return in_registers(has_wide() ? kWideColumns : kHeldColumns) ? "held" : "long";
   }
+  // Whether a row is so long that wide threadgroups make u of it (kWideThreads in shaders/stream.h).
+  bool wide() const { return has_wide() && k_ > kHeldColumns && (no_stream() || in_registers(kWideColumns)) && k_ % 4 == 0; }
+  bool has_wide() const { return e_.limits.family == "cuda"; }
+  uint32_t row_simdgroups() const { return wide() ? kWideSimdgroups : kSimdgroups; }
   // Whether a threadgroup whose registers have room for so many columns makes u of a row there.
   bool in_registers(uint32_t columns) const {
     const auto in_16_bits = [&](uint32_t norm) { return !operand(norm) || scalar_format(*operand(norm)) != kF32; };
@@ -339,15 +356,15 @@ class Linear {
     p.stream = stream(stores_h);
     p.rows = 1;
     p.phase_blocks = split.phase_blocks;
-    const uint32_t threadgroups = spread(p, kResidentOfCore * cores());
+    const uint32_t threadgroups = spread(p, row_simdgroups(), split.resident * cores());
     const std::string format = weight_format_name(part.first());
     Launch launch("matvec_" + weight_family_name(part.first()),
-                  "matvec_" + format + "_" + row_prologue() + "_n" + std::to_string(split.rows_of_half));
+                  "matvec_" + format + "_" + row_prologue() + (wide() ? "_wide_n" : "_n") + std::to_string(split.rows_of_half));
     bind_stream(launch, 0, 1, stores_h);
     bind_part(launch, 6, part, 0, 1);
     launch.params(20, p)
         .groups(threadgroups)
-        .threads(32 * kSimdgroups)
+        .threads(32 * row_simdgroups())
         .threadgroup_bytes(static_cast<uint32_t>(round_up(uint64_t{p.phase_blocks} * staged_bytes(weight_layout(part.first())), 16)));
     e_.emit(launch);
   }
@@ -478,9 +495,9 @@ class Linear {
       p.code_bits = u.bits;
       u.bytes = uint64_t{rows_.decode} * u.row_floats * 4;
       u.at = e_.scratch(u.bytes);
-      Launch launch("linear_prologue", "linear_prologue_chunked");
+      Launch launch("linear_prologue", wide() ? "linear_prologue_chunked_wide" : "linear_prologue_chunked");
       bind_stream(launch, 0, rows_.decode, p.stream.stores_h);
-      launch.writes_scratch(6, u.at, u.bytes).params(7, p).groups(rows_.decode).threads(256);
+      launch.writes_scratch(6, u.at, u.bytes).params(7, p).groups(rows_.decode).threads(32 * row_simdgroups());
       e_.emit(launch);
     }
     const uint32_t r = rows_.decode > 4 ? 8 : rows_.decode > 2 ? 4 : 2;
@@ -488,7 +505,7 @@ class Linear {
     p.rows = rows_.decode;
     p.row_floats = u.row_floats;
     p.stream.k = k_;
-    const uint32_t threadgroups = spread(p, (r == 2 ? 2 : 1) * cores());
+    const uint32_t threadgroups = spread(p, kSimdgroups, (r == 2 ? 2 : 1) * cores());
     Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
     launch.reads_scratch(0, u.at, u.bytes);
     bind_part(launch, 6, part, 0, rows_.decode);

@@ -45,11 +45,19 @@ function byValue(p: KernelParam): boolean {
   return p.kind === "buffer" && p.reference && p.space === "constant";
 }
 
-/** Kernels that wait for earlier dispatches themselves, once they have asked for what none of those writes. */
+/**
+ * Kernels that wait for earlier dispatches themselves, once they have asked for what none of those writes, or by functions that they
+ * call.
+ */
 function waitingFunctions(unit: Unit): Set<string> {
+  const waiting = new Set([WAIT]);
   const waits = ({ open, close }: Unit["functions"][number]) =>
-    unit.tokens.slice(open, close).some(({ text }) => text === WAIT);
-  return new Set(unit.functions.filter((f) => f.isKernel && waits(f)).map(({ name }) => name));
+    unit.tokens.slice(open, close).some(({ text }) => waiting.has(text));
+  for (let before = 0; waiting.size > before;) {
+    before = waiting.size;
+    for (const f of unit.functions) if (waits(f)) waiting.add(f.name);
+  }
+  return waiting;
 }
 
 /** The C++ text of `unit` for NVPTX. `constants` gives values to function constants. */

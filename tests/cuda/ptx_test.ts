@@ -49,7 +49,7 @@ Deno.test({
     const texts = await kernels();
     let matvecs = 0, matmuls = 0, attentions = 0;
     for (const [name, text] of texts) {
-      if (/^matvec_affine[48]_bf16_(r\d|(plain|held|long)_n\d)$/.test(name)) {
+      if (/^matvec_affine[48]_bf16_(r\d|((plain|held)(_wide)?|long)_n\d)$/.test(name)) {
         assert(/ld\.global(\.nc)?\.v4\.[ub]32/.test(text), `${name} has no 16-byte loads`);
         matvecs++;
       }
@@ -65,9 +65,25 @@ Deno.test({
         matmuls++;
       }
     }
-    assertEquals(matvecs, 2 * (3 + 3 * 3));
+    assertEquals(matvecs, 2 * (3 + 5 * 3));
     assert(matmuls >= 8, `${matmuls} matmuls`);
     assertEquals(attentions, 3 * (5 + 2));
+  },
+});
+
+Deno.test({
+  name: "every kernel waits once for those before it, and products of one decode row ask for weights first",
+  ignore,
+  async fn() {
+    let first = 0;
+    for (const [name, text] of await kernels()) {
+      const waits = [...text.matchAll(/griddepcontrol\.wait/g)].map(({ index }) => index);
+      assertEquals(waits.length, 1, name);
+      if (!/^matvec_\w+_(plain|held|long)(_wide)?_n\d$/.test(name)) continue;
+      assert(text.indexOf("ld.global") < waits[0], `${name} asks for no weights before it waits`);
+      first++;
+    }
+    assert(first > 0);
   },
 });
 

@@ -166,6 +166,9 @@ export function linearCases(): TableCase[] {
 
   for (const format of FORMATS) {
     for (const rows of [1, 4, 65]) list.push({ rows, k: 384, n: [37], format });
+    // rows so long that other threadgroups may make them ready
+    list.push({ rows: 1, k: 3328, n: [37], format });
+    list.push({ rows: 1, k: 3328, n: [37], format, preNorm: true });
     // the remaining kernels of a format
     for (const rows of [2, 8]) list.push({ rows, k: 384, n: [37], format });
     list.push({ rows: 6, k: 384, n: [37], format, decodeRows: 0 });
@@ -271,6 +274,14 @@ export function linearCases(): TableCase[] {
     list.push({ rows, k: 192, n: [40, 24, 24], format: [affine4, affine6, affine8], preNorm: true });
     list.push({ rows, k: 192, n: [40, 24, 24], format: [bf16, affine4, { kind: "f16" }], preNorm: true });
     list.push({ rows, k: 192, n: [40, 40], format: [affine6, affine4], epilogue: "geglu" });
+  }
+  for (const rows of [1, 2, 5]) {
+    // rows that the threads of a large threadgroup hold, and rows that they do not
+    for (const k of [5376, 6400]) {
+      const everything = { residual: true, postNorm: true, scalar: true, hOut: true, preNorm: true };
+      list.push({ rows, k, n: [40, 24, 24], format: affine4, ...everything });
+      list.push({ rows, k, n: [37], format: bf16, ...everything, vectors: "f32" });
+    }
   }
   for (const format of BLOCK_FORMATS) {
     for (const rows of [1, 2, 4, 8, 65]) list.push({ rows, k: 512, n: [37], format });
