@@ -496,7 +496,8 @@ template <uint32_t W, uint32_t S, uint R, uint NR, uint D>
   device const float* lane_sums = (device const float*)(u + p.blocks * block_quads) + slot;
 
   const uint slice = simdgroup & (p.slices - 1);
-  uint group = first_group(simdgroup, tg.y, p);
+  // Four rows or more took longer with row groups dealt out.
+  uint group = R > 2 ? (tg.y * kStreamSimdgroups + simdgroup) >> p.slice_shift : first_group(simdgroup, tg.y, p);
   MatvecRows rows = matvec_rows<NR>(
       min(group, p.groups - 1), side, p, w0, scales0, biases0, w1, scales1, biases1, w2, scales2, biases2);
   MatvecChunks<NR, chunk_words(W)> chunks[D];

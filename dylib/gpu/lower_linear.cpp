@@ -324,11 +324,19 @@ class Linear {
     return p;
   }
 
-  // Deals row groups out to threadgroups in turn, of which no more than `resident` are there at once. Returns their number.
-  static uint32_t spread(MatvecParams &p, uint32_t simdgroups, uint32_t resident) {
+  // Threadgroups that are resident at once. Row groups are dealt out to them in turn, or each has several that follow one another.
+  // Returns their number.
+  static uint32_t deal(MatvecParams &p, uint32_t simdgroups, uint32_t resident) {
     p.threadgroups = std::min(p.groups, resident);
     p.group_stride = p.threadgroups * (simdgroups / p.slices);
     p.iterations = divide_up(p.groups, p.group_stride);
+    return p.threadgroups;
+  }
+  static uint32_t spread(MatvecParams &p, uint32_t resident) {
+    const uint32_t wanted = divide_up(p.groups, kSimdgroups / p.slices);
+    p.iterations = divide_up(wanted, resident);
+    p.threadgroups = divide_up(wanted, p.iterations);
+    p.group_stride = p.threadgroups * (kSimdgroups / p.slices);
     return p.threadgroups;
   }
 
@@ -356,7 +364,7 @@ class Linear {
     p.stream = stream(stores_h);
     p.rows = 1;
     p.phase_blocks = split.phase_blocks;
-    const uint32_t threadgroups = spread(p, row_simdgroups(), split.resident * cores());
+    const uint32_t threadgroups = deal(p, row_simdgroups(), split.resident * cores());
     const std::string format = weight_format_name(part.first());
     Launch launch("matvec_" + weight_family_name(part.first()),
                   "matvec_" + format + "_" + row_prologue() + (wide() ? "_wide_n" : "_n") + std::to_string(split.rows_of_half));
@@ -505,7 +513,7 @@ class Linear {
     p.rows = rows_.decode;
     p.row_floats = u.row_floats;
     p.stream.k = k_;
-    const uint32_t threadgroups = spread(p, kSimdgroups, (r == 2 ? 2 : 1) * cores());
+    const uint32_t threadgroups = r == 2 ? deal(p, kSimdgroups, 2 * cores()) : spread(p, cores());
     Launch launch("matvec_" + weight_family_name(w), "matvec_" + weight_format_name(w) + "_r" + std::to_string(r));
     launch.reads_scratch(0, u.at, u.bytes);
     bind_part(launch, 6, part, 0, rows_.decode);
