@@ -1,6 +1,6 @@
 /** Random access to the bytes of one file, read as they are asked for: what the reader of a large header needs. */
 import type { CheckpointError } from "../errors.ts";
-import { type OpenFile, readRangeSync } from "./files.ts";
+import { type OpenFile, readIntoSync } from "./files.ts";
 
 /** Bytes that can be read anywhere. */
 export interface ByteSource {
@@ -12,7 +12,16 @@ export interface ByteSource {
 
 /** An open file as a source. */
 export function fileSource(file: OpenFile): ByteSource {
-  return { size: file.size, read: (offset, length) => readRangeSync(file, offset, length) };
+  let room: Uint8Array<ArrayBuffer> | undefined; // one for all reads: megabytes that are fresh each time stay with the process
+  return {
+    size: file.size,
+    read(offset, length) {
+      if (room === undefined || room.length < length) room = new Uint8Array(length);
+      const bytes = room.subarray(0, length);
+      readIntoSync(file, offset, bytes);
+      return bytes;
+    },
+  };
 }
 
 /** Bytes in memory as a source. */
@@ -79,6 +88,7 @@ export class Cursor {
       bytes.set(this.#window.subarray(this.position - this.#start, this.position - this.#start + length));
     } else {
       bytes.set(this.#source.read(this.position, length));
+      this.#window = new Uint8Array(); // its bytes may have been overwritten
     }
     this.position += length;
     return bytes;

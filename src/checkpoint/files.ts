@@ -53,20 +53,14 @@ export async function readRange(
   return bytes;
 }
 
-/** As `readRange`, at once. */
-export function readRangeSync(
-  { handle, path }: OpenFile,
-  offset: number,
-  length: number,
-): Uint8Array<ArrayBuffer> {
-  const bytes = new Uint8Array(length);
+/** Fills `bytes` from `offset` on, at once. Throws like `readRange`. */
+export function readIntoSync({ handle, path }: OpenFile, offset: number, bytes: Uint8Array): void {
   handle.seekSync(offset, Deno.SeekMode.Start);
-  for (let filled = 0; filled < length;) {
+  for (let filled = 0; filled < bytes.length;) {
     const count = handle.readSync(bytes.subarray(filled));
-    if (count === null) throw endedEarly(path, offset + filled, offset + length);
+    if (count === null) throw endedEarly(path, offset + filled, offset + bytes.length);
     filled += count;
   }
-  return bytes;
 }
 
 function endedEarly(path: string, end: number, expected: number): CheckpointError {

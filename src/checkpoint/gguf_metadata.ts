@@ -227,47 +227,22 @@ export function readTexts(source: ByteSource, metadata: GgufMetadata, key: strin
   const cursor = cursorOf(source, list, what);
   // A text has no more UTF-16 units than bytes, and 8 more bytes say how many.
   const texts = new TextsBuilder(list.count, list.length - 8 * list.count);
-  // Many texts are decoded at once and cut apart: half a million small calls take seconds.
-  const chunk = new Uint8Array(CHUNK_BYTES);
-  let used = 0;
-  let units: number[] = []; // UTF-16 units of each text in the chunk
-  const flush = () => {
-    const text = decodeUtf8(chunk.subarray(0, used), "invalid_gguf", what);
-    let at = 0;
-    for (const count of units) texts.add(text, at, at += count);
-    used = 0;
-    units = [];
-  };
+  let room = new Uint8Array(MAX_TOKEN_BYTES);
   for (let i = 0; i < list.count; i++) {
     const length = cursor.u64();
-    if (length > chunk.length - used) flush();
-    if (length > chunk.length) {
-      const text = decodeUtf8(cursor.bytes(length), "invalid_gguf", what);
-      texts.add(text, 0, text.length);
-    } else {
-      cursor.copyTo(chunk, used, length);
-      units.push(unitsOf(chunk, used, used += length, what));
+    if (length <= room.length) cursor.copyTo(room, 0, length);
+    else room = cursor.bytes(length);
+    if (!texts.addUtf8(room, 0, length)) {
+      throw new CheckpointError("invalid_gguf", `${what} is not valid UTF-8. Download the file again.`);
     }
   }
-  flush();
   return texts.finish();
 }
 
+/** Bytes of a text for which there is room at once. */
+const MAX_TOKEN_BYTES = 1024;
+/** Bytes of numbers that are read at a time. */
 const CHUNK_BYTES = 1 << 20;
-
-/** UTF-16 units of bytes [start, end). A text must not begin inside a character, or it would complete the one before. */
-function unitsOf(bytes: Uint8Array, start: number, end: number, what: string): number {
-  if (end > start && (bytes[start] & 0xc0) === 0x80) throw notUtf8(what);
-  let units = 0;
-  for (let i = start; i < end; i++) {
-    if ((bytes[i] & 0xc0) !== 0x80) units += bytes[i] >= 0xf0 ? 2 : 1;
-  }
-  return units;
-}
-
-function notUtf8(what: string): CheckpointError {
-  return new CheckpointError("invalid_gguf", `${what} is not valid UTF-8. Download the file again.`);
-}
 
 /** The numbers of the list under `key`, as `readTexts`. */
 export function readNumbers(source: ByteSource, metadata: GgufMetadata, key: string): ArrayLike<number> {
@@ -277,7 +252,18 @@ export function readNumbers(source: ByteSource, metadata: GgufMetadata, key: str
   if (scalar === undefined || scalar.name === "bool") throw metadata.wrong(key, "a list of numbers");
   const { count } = list as GgufList;
   const cursor = cursorOf(source, list as GgufList, `Metadata "${key}" of ${metadata.file}`);
+  if (scalar.name === "i32") return new Int32Array(bytesOf(cursor, 4 * count));
+  if (scalar.name === "f32") return new Float32Array(bytesOf(cursor, 4 * count));
   return Float64Array.from({ length: count }, () => Number(scalar.read(...cursor.view(scalar.bytes))));
+}
+
+/** The next bytes, as every machine of Deno's has numbers. */
+function bytesOf(cursor: Cursor, length: number): ArrayBuffer {
+  const bytes = new Uint8Array(length);
+  for (let at = 0; at < length; at += CHUNK_BYTES) {
+    cursor.copyTo(bytes, at, Math.min(CHUNK_BYTES, length - at));
+  }
+  return bytes.buffer;
 }
 
 function isList(value: GgufValue | undefined): value is GgufList {

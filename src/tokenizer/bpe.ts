@@ -7,7 +7,7 @@
  * pieces short. What remains long, such as a megabyte of one letter, goes through a heap: n log n.
  */
 import { TokenizerError } from "../errors.ts";
-import { eachMerge, expectedMerges } from "./merges.ts";
+import { type Merges, mergesOf } from "./merges.ts";
 import { PairTable } from "./pairs.ts";
 import type { TokenIndex } from "./token_index.ts";
 import { byteOfToken, type Vocabulary } from "./vocabulary.ts";
@@ -22,7 +22,7 @@ export class Bpe {
   /** Pair lookups so far: the unit of work, for tests of how it grows. */
   pairLookups = 0;
 
-  readonly #merges: PairTable;
+  readonly #merges: Merges;
   readonly #junctions: PairTable;
   readonly #spelledMerge: boolean;
   readonly #basic: Int32Array; // [65536] id of each one-unit character, or -1
@@ -66,11 +66,9 @@ export class Bpe {
     }
     this.#bytes = vocabulary.byteFallback ? bytes : undefined;
 
-    this.#merges = new PairTable(expectedMerges(vocabulary));
     this.#junctions = new PairTable(1 << 10);
     let spelledMerge = false;
-    eachMerge(vocabulary, index, (left, right, result, rank) => {
-      this.#merges.set(left, right, rank, result);
+    this.#merges = mergesOf(vocabulary, index, (left, right) => {
       if (this.#spelled[left] || this.#spelled[right]) spelledMerge = true;
       const last = this.#characterId(texts.lastCodePoint(left));
       const first = this.#characterId(texts.firstCodePoint(right));

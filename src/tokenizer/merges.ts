@@ -1,24 +1,49 @@
 /** The merges of a vocabulary as ids: given as a ranked list, or implied by pieces with scores. */
 import { TokenizerError } from "../errors.ts";
+import { PairTable } from "./pairs.ts";
+import { PieceMerges } from "./piece_merges.ts";
 import type { TokenIndex } from "./token_index.ts";
 import type { Merge, Vocabulary } from "./vocabulary.ts";
 
 /** Two adjacent ids become one; the lowest rank goes first. */
 export type OnMerge = (left: number, right: number, result: number, rank: number) => void;
 
-/** Calls `each` for all merges that can happen; none adds up to or uses a control token. Throws TokenizerError for a malformed one. */
-export function eachMerge(vocabulary: Vocabulary, index: TokenIndex, each: OnMerge): void {
-  const control = new Set(vocabulary.added.filter((token) => token.control).map((token) => token.id));
-  const allowed: OnMerge = (left, right, result, rank) => {
-    if (!control.has(left) && !control.has(right) && !control.has(result)) each(left, right, result, rank);
-  };
-  if (vocabulary.scores === undefined) listedMerges(vocabulary.merges, index, allowed);
-  else scoredMerges(vocabulary.scores, vocabulary.pieces ?? (() => true), index, allowed);
+/** Merges by their pairs. */
+export interface Merges {
+  /** The slot of a pair, for `rank` and `result`; -1 where it does not merge. */
+  find(left: number, right: number): number;
+  /** Rank at a slot that `find` returned. */
+  rank(slot: number): number;
+  /** Result id at a slot that `find` returned. */
+  result(slot: number): number;
 }
 
-/** About how many merges there will be. */
-export function expectedMerges({ merges, scores }: Vocabulary): number {
-  return scores === undefined ? merges.length : 2 * scores.length; // Gemma 3: 1.96 a piece
+/**
+ * All merges that can happen, each of which `each` is told; none adds up to or uses a control token. Throws TokenizerError for a
+ * malformed one.
+ */
+export function mergesOf(vocabulary: Vocabulary, index: TokenIndex, each: OnMerge): Merges {
+  const { scores, merges, added, unknown = -1 } = vocabulary;
+  const control = new Set(added.filter((token) => token.control).map((token) => token.id));
+  const isPiece = (id: number) => !control.has(id) && (vocabulary.pieces?.(id) ?? true);
+  if (scores !== undefined && !index.hasDuplicates) {
+    const ranks = new Int32Array(scores.length).fill(-1);
+    scoredMerges(scores, isPiece, index, (left, right, result, rank) => {
+      ranks[result] = rank;
+      if (!control.has(left) && !control.has(right)) each(left, right, result, rank);
+    });
+    // Of control tokens only the unknown one stands in for a character.
+    return new PieceMerges(index, ranks, control.has(unknown) ? unknown : -1);
+  }
+  const table = new PairTable(scores === undefined ? merges.length : 2 * scores.length); // Gemma 3: 1.96 a piece
+  const add: OnMerge = (left, right, result, rank) => {
+    if (control.has(left) || control.has(right) || control.has(result)) return;
+    table.set(left, right, rank, result);
+    each(left, right, result, rank);
+  };
+  if (scores === undefined) listedMerges(merges, index, add);
+  else scoredMerges(scores, isPiece, index, add);
+  return table;
 }
 
 function listedMerges(merges: Iterable<Merge>, index: TokenIndex, each: OnMerge): void {
@@ -49,14 +74,21 @@ function scoredMerges(
   index: TokenIndex,
   each: OnMerge,
 ): void {
-  const pieces = Int32Array.from({ length: scores.length }, (_, id) => id).filter((id) => isPiece(id));
-  // Files list them so already; sorting would only take memory.
-  const ordered = pieces.every((id, i) => i === 0 || scores[pieces[i - 1]] >= scores[id]);
-  if (!ordered) pieces.sort((a, b) => scores[b] - scores[a] || a - b);
+  let count = 0;
+  for (let id = 0; id < scores.length; id++) if (isPiece(id)) count++;
+  const pieces = new Int32Array(count);
+  count = 0;
+  let isOrdered = true; // files list them so; sorting would only take memory
+  for (let id = 0; id < scores.length; id++) {
+    if (!isPiece(id)) continue;
+    if (count > 0 && scores[pieces[count - 1]] < scores[id]) isOrdered = false;
+    pieces[count++] = id;
+  }
+  if (!isOrdered) pieces.sort((a, b) => scores[b] - scores[a] || a - b);
   const most = MERGES_BESIDE + MERGES_PER_PIECE * pieces.length;
-  let rank = -1, score = NaN, count = 0, result = 0;
+  let rank = -1, score = NaN, cuts = 0, result = 0;
   const onCut = (left: number, right: number) => {
-    if (++count > most) {
+    if (++cuts > most) {
       throw new TokenizerError(
         "tokenizer_too_large",
         `The ${pieces.length} pieces of the vocabulary spell each other in more than ${most} ways. ` +

@@ -74,7 +74,7 @@ export class Texts implements TextList {
 
 /** Makes {@link Texts}. */
 export class TextsBuilder {
-  readonly #units: Uint16Array;
+  readonly #units: Uint16Array<ArrayBuffer>;
   readonly #starts: Uint32Array;
   #count = 0;
   #used = 0;
@@ -91,8 +91,39 @@ export class TextsBuilder {
     this.#starts[++this.#count] = this.#used;
   }
 
+  /** As `add` with the text that bytes [start, end) are; false, and nothing to be used, where they are not valid UTF-8. */
+  addUtf8(bytes: Uint8Array, start: number, end: number): boolean {
+    const units = this.#units;
+    let used = this.#used;
+    for (let i = start; i < end;) {
+      const lead = bytes[i++];
+      if (lead < 0x80) {
+        units[used++] = lead;
+        continue;
+      }
+      const more = lead < 0xc2 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : lead < 0xf5 ? 3 : 0;
+      if (more === 0 || i + more > end) return false;
+      let point = lead & (0x3f >> more);
+      for (let k = 0; k < more; k++) {
+        const byte = bytes[i++];
+        if ((byte & 0xc0) !== 0x80) return false;
+        point = point << 6 | byte & 0x3f;
+      }
+      if (more === 2 && (point < 0x800 || point >= 0xd800 && point < 0xe000)) return false;
+      if (more < 3) units[used++] = point;
+      else {
+        if (point < 0x10000 || point > 0x10ffff) return false;
+        units[used++] = 0xd800 + (point - 0x10000 >> 10);
+        units[used++] = 0xdc00 + (point & 0x3ff);
+      }
+    }
+    this.#starts[++this.#count] = this.#used = used;
+    return true;
+  }
+
   /** The list; all texts must have been added. */
   finish(): Texts {
-    return new Texts(this.#units.subarray(0, this.#used), this.#starts);
+    const units = new Uint16Array(this.#units.buffer.transfer(2 * this.#used)); // gives back what is not used
+    return new Texts(units, this.#starts);
   }
 }

@@ -11,6 +11,8 @@ const BASE = 0x01000193; // odd, so that its powers never vanish modulo 2³²
 export class TokenIndex {
   /** Text by id. */
   readonly texts: Texts;
+  /** Whether two ids have one text. */
+  readonly hasDuplicates: boolean;
   readonly #hashes: Int32Array; // [tokens] sum of unit × BASE^(units after it), modulo 2³²
   readonly #powers: Int32Array; // [longest token + 1] BASE^i
   readonly #table: Int32Array; // open addressing; id, or -1 where free
@@ -24,14 +26,18 @@ export class TokenIndex {
     this.#mask = capacity - 1;
     this.#table = new Int32Array(capacity).fill(-1);
     this.#hashes = new Int32Array(length);
+    let different = 0;
     for (let id = 0; id < length; id++) {
       let hash = 0;
       for (let i = starts[id]; i < starts[id + 1]; i++) hash = (Math.imul(hash, BASE) + units[i]) | 0;
       this.#hashes[id] = hash;
       if (starts[id + 1] - starts[id] > longest) longest = starts[id + 1] - starts[id];
       const at = this.#slot(starts[id], starts[id + 1] - starts[id], hash);
-      if (this.#table[at] < 0) this.#table[at] = id;
+      if (this.#table[at] >= 0) continue;
+      this.#table[at] = id;
+      different++;
     }
+    this.hasDuplicates = different < length;
     this.#powers = new Int32Array(longest + 1).fill(1);
     for (let i = 1; i <= longest; i++) this.#powers[i] = Math.imul(this.#powers[i - 1], BASE);
   }

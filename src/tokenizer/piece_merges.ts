@@ -1,0 +1,51 @@
+/**
+ * The merges of pieces with scores without a table of them: two tokens merge where they spell a piece, which the index finds by
+ * their hashes, and the piece's score ranks them. A table of Gemma 3's 500,000 pairs takes 16 MiB.
+ */
+import type { TokenIndex } from "./token_index.ts";
+
+/** Pairs that are kept: text has few of them over and over. */
+const KEPT = 1 << 14;
+const STRIDE = 4; // left, right, what `find` returned, nothing
+
+/** As `PairTable` for the merges of one vocabulary, whose pieces are the first of their texts. A slot is the piece's id. */
+export class PieceMerges {
+  readonly #index: TokenIndex;
+  readonly #ranks: Int32Array;
+  readonly #excluded: number;
+  readonly #kept = new Int32Array(KEPT * STRIDE).fill(-1); // each pair at the one place that it hashes to
+
+  /** `ranks`: by id, -1 for tokens that are no piece. The token `excluded` is part of no merge; -1: there is none. */
+  constructor(index: TokenIndex, ranks: Int32Array, excluded: number) {
+    this.#index = index;
+    this.#ranks = ranks;
+    this.#excluded = excluded;
+  }
+
+  /** The slot of a merge, for {@link rank} and {@link result}; -1 where there is none. */
+  find(left: number, right: number): number {
+    let hash = Math.imul(left, 0x9e3779b1) ^ Math.imul(right, 0x85ebca6b);
+    hash ^= hash >>> 15;
+    const kept = this.#kept, at = (hash & KEPT - 1) * STRIDE;
+    if (kept[at] === left && kept[at + 1] === right) return kept[at + 2];
+    kept[at] = left;
+    kept[at + 1] = right;
+    return kept[at + 2] = this.#look(left, right);
+  }
+
+  #look(left: number, right: number): number {
+    if (left === this.#excluded || right === this.#excluded) return -1;
+    const id = this.#index.findJoined(left, right);
+    return id < 0 || this.#ranks[id] < 0 ? -1 : id;
+  }
+
+  /** Rank at a slot that {@link find} returned. */
+  rank(slot: number): number {
+    return this.#ranks[slot];
+  }
+
+  /** Result id at a slot that {@link find} returned. */
+  result(slot: number): number {
+    return slot;
+  }
+}
