@@ -74,24 +74,22 @@ function scoredMerges(
   index: TokenIndex,
   each: OnMerge,
 ): void {
-  let count = 0;
-  for (let id = 0; id < scores.length; id++) if (isPiece(id)) count++;
-  const pieces = new Int32Array(count);
-  count = 0;
-  let isOrdered = true; // files list them so; sorting would only take memory
+  let count = 0, last = Infinity, isOrdered = true;
   for (let id = 0; id < scores.length; id++) {
     if (!isPiece(id)) continue;
-    if (count > 0 && scores[pieces[count - 1]] < scores[id]) isOrdered = false;
-    pieces[count++] = id;
+    count++;
+    if (scores[id] > last) isOrdered = false;
+    last = scores[id];
   }
-  if (!isOrdered) pieces.sort((a, b) => scores[b] - scores[a] || a - b);
-  const most = MERGES_BESIDE + MERGES_PER_PIECE * pieces.length;
+  let pieces: Iterable<number> = piecesOf(scores.length, isPiece); // files have them in order
+  if (!isOrdered) pieces = Int32Array.from(pieces).sort((a, b) => scores[b] - scores[a] || a - b);
+  const most = MERGES_BESIDE + MERGES_PER_PIECE * count;
   let rank = -1, score = NaN, cuts = 0, result = 0;
   const onCut = (left: number, right: number) => {
     if (++cuts > most) {
       throw new TokenizerError(
         "tokenizer_too_large",
-        `The ${pieces.length} pieces of the vocabulary spell each other in more than ${most} ways. ` +
+        `The ${count} pieces of the vocabulary spell each other in more than ${most} ways. ` +
           `The tokenizer file is damaged; fetch it again.`,
       );
     }
@@ -102,6 +100,10 @@ function scoredMerges(
     score = scores[result];
     index.cuts(result, onCut);
   }
+}
+
+function* piecesOf(tokens: number, isPiece: (id: number) => boolean): Generator<number> {
+  for (let id = 0; id < tokens; id++) if (isPiece(id)) yield id;
 }
 
 /** Pieces that repeat each other, such as one letter in every length, imply merges by the square of their number. */
