@@ -30,7 +30,7 @@ export function bytesSource(bytes: Uint8Array): ByteSource {
 }
 
 /** Bytes that a cursor holds at a time. */
-const WINDOW_BYTES = 1 << 20;
+const WINDOW_BYTES = 1 << 18;
 
 /** Little-endian numbers and texts one after the other; it never holds more than one window and one text. */
 export class Cursor {

@@ -242,7 +242,7 @@ export function readTexts(source: ByteSource, metadata: GgufMetadata, key: strin
 /** Bytes of a text for which there is room at once. */
 const MAX_TOKEN_BYTES = 1024;
 /** Bytes of numbers that are read at a time. */
-const CHUNK_BYTES = 1 << 20;
+const CHUNK_BYTES = 1 << 16;
 
 /** The numbers of the list under `key`, as `readTexts`. */
 export function readNumbers(source: ByteSource, metadata: GgufMetadata, key: string): ArrayLike<number> {

@@ -6,7 +6,7 @@ import type { Checkpoint } from "../checkpoint/open.ts";
 import { CheckpointError, TokenizerError } from "../errors.ts";
 import { SIDE_FILES } from "../hub/select.ts";
 import { templateFromGguf, vocabularyFromGguf } from "../tokenizer/gguf.ts";
-import { eachMerge } from "../tokenizer/merges.ts";
+import { mergesOf } from "../tokenizer/merges.ts";
 import { TokenIndex } from "../tokenizer/token_index.ts";
 import { Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Merge, Replacement, Vocabulary } from "../tokenizer/vocabulary.ts";
@@ -85,7 +85,7 @@ export function tokenizerJson(vocabulary: Vocabulary): Record<string, unknown> {
   }
   const merges: Merge[] = scores === undefined ? [...vocabulary.merges] : [];
   if (scores !== undefined) {
-    eachMerge(vocabulary, new TokenIndex(tokens), (left, right) => {
+    mergesOf(vocabulary, new TokenIndex(tokens), (left, right) => {
       merges.push([tokens.at(left)!, tokens.at(right)!]);
     });
   }

@@ -2,7 +2,7 @@
  * Saved sessions: "MBSESSN1", a u32 header length (little-endian), a JSON header, the bytes of the KV pages group by
  * group, and the SHA-256 of all that. Written to a temporary file and renamed; read page by page.
  */
-import { createHash } from "node:crypto";
+import type { Hash } from "node:crypto";
 import { requirePermission } from "../../ffi/permissions.ts";
 import type { Sequence } from "../cache/sequence.ts";
 import { ContextFull, MarkbaseError, SessionError } from "../errors.ts";
@@ -56,7 +56,7 @@ export async function writeSession(
   const length = new Uint8Array(4);
   new DataView(length.buffer).setUint32(0, json.length, true);
   const temporary = `${path}.${crypto.randomUUID()}.part`;
-  const hash = createHash("sha256");
+  const hash = await newHash();
   try {
     using file = await Deno.open(temporary, { write: true, createNew: true });
     const write = async (bytes: Uint8Array) => {
@@ -84,6 +84,12 @@ export async function writeSession(
   }
 }
 
+/** SHA-256 of what comes piece by piece. The module takes megabytes, which most processes need not load. */
+async function newHash(): Promise<Hash> {
+  const { createHash } = await import("node:crypto");
+  return createHash("sha256");
+}
+
 /** The header as JSON. Throws `SessionError` where it is larger than one that is read back. */
 function encodeHeader(header: Header, path: string): Uint8Array<ArrayBuffer> {
   try {
@@ -107,7 +113,7 @@ export async function readSession(
   await requirePermission({ name: "read", path }, "to restore the session");
   const { forward, kvFormat } = engine;
   using file = await open(path);
-  const hash = createHash("sha256");
+  const hash = await newHash();
   const read = async (bytes: number): Promise<Uint8Array<ArrayBuffer>> => {
     const chunk = await readExactly(file, bytes, path);
     hash.update(chunk);

@@ -1,5 +1,5 @@
 /** Downloads one blob: resumed where it stopped, verified against the hub's hash, then given its name. */
-import { createHash, type Hash } from "node:crypto";
+import type { Hash } from "node:crypto";
 import { HubError } from "../errors.ts";
 import { ask, chunks, type HubContext, Passing, pause } from "./http.ts";
 import { type Layout, sizeOf, writeError } from "./layout.ts";
@@ -203,8 +203,9 @@ class PartialFile {
     private readonly handle: Deno.FsFile,
     private readonly file: HubFile,
     private readonly repository: string,
+    hash: Hash | null,
   ) {
-    this.#hash = hashFor(file);
+    this.#hash = hash;
   }
 
   /** Opens or creates the file, and hashes what is there. */
@@ -214,8 +215,9 @@ class PartialFile {
     repository: string,
     signal: AbortSignal | undefined,
   ): Promise<PartialFile> {
+    const hash = await hashFor(file);
     const handle = await Deno.open(path, { create: true, read: true, write: true });
-    const partial = new PartialFile(path, handle, file, repository);
+    const partial = new PartialFile(path, handle, file, repository, hash);
     try {
       const { size } = await handle.stat();
       if (size > file.size) await partial.restart();
@@ -246,7 +248,7 @@ class PartialFile {
     await this.handle.truncate(0);
     await this.handle.seek(0, Deno.SeekMode.Start);
     this.size = 0;
-    this.#hash = hashFor(this.file);
+    this.#hash = await hashFor(this.file);
   }
 
   /** Whether the complete content is what the hub says; makes it durable. */
@@ -274,7 +276,8 @@ class PartialFile {
 }
 
 /** Large files are named by SHA-256, small ones by Git's SHA-1 of a header and the content; other names say nothing. */
-function hashFor({ etag, size }: HubFile): Hash | null {
+async function hashFor({ etag, size }: HubFile): Promise<Hash | null> {
+  const { createHash } = await import("node:crypto"); // megabytes, which most processes need not load
   if (/^[0-9a-f]{64}$/.test(etag)) return createHash("sha256");
   if (/^[0-9a-f]{40}$/.test(etag)) return createHash("sha1").update(`blob ${size}\0`);
   return null;

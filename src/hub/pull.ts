@@ -1,5 +1,4 @@
 /** From a reference to files in the cache: what is there is used, what is missing is downloaded. */
-import { statfs } from "node:fs/promises";
 import { readText } from "../checkpoint/files.ts";
 import { parseShardIndex } from "../checkpoint/shards.ts";
 import { HubError } from "../errors.ts";
@@ -266,6 +265,7 @@ function pathOf(layout: Layout, commit: string, { path }: Choice): string {
 /** Bytes that this user may still write to the disk of a folder; null where Deno may not ask. */
 async function freeBytes(folder: string): Promise<number | null> {
   if ((await Deno.permissions.query({ name: "sys", kind: "statfs" })).state !== "granted") return null;
+  const { statfs } = await import("node:fs/promises"); // megabytes, which most processes need not load
   const { bavail, bsize } = await statfs(folder);
   return bavail * bsize;
 }

@@ -1,5 +1,5 @@
 /** The small trained model that ships with the project: beside the sources, or fetched once where these come from a URL. */
-import { fileURLToPath } from "node:url";
+import { pathOfFileUrl } from "../file_url.ts";
 import { sha256 } from "../../dylib/sources.ts";
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { requirePermission } from "../../ffi/permissions.ts";
@@ -66,7 +66,7 @@ export interface ShippedOptions {
 export async function shippedModel(options: ShippedOptions = {}): Promise<string> {
   const base = options.base ?? new URL("../../", import.meta.url);
   const source = new URL("examples/tiny/", base);
-  if (source.protocol === "file:") return fileURLToPath(source).replace(/[/\\]$/, "");
+  if (source.protocol === "file:") return pathOfFileUrl(source).replace(/[/\\]$/, "");
   // The folder is named by its content, so that another version gets another folder.
   const weights = SHIPPED_FILES.find((file) => file.name === "model.safetensors")!;
   const cache = await cacheFolder(options.cache);

@@ -1,5 +1,5 @@
 /** Where a model comes from: what callers write as its source, turned into the path of a folder or file. */
-import { fileURLToPath } from "node:url";
+import { pathOfFileUrl } from "../file_url.ts";
 import { permissionFlag } from "../../ffi/permissions.ts";
 import { HubError, InvalidArgument, MissingPermission } from "../errors.ts";
 import type { Warning } from "../warning.ts";
@@ -102,7 +102,7 @@ async function placeOfUrl(url: URL, cache: string | undefined): Promise<string |
     );
   }
   try {
-    return fileURLToPath(url);
+    return pathOfFileUrl(url);
   } catch (cause) {
     throw new InvalidArgument(`${url.href} does not name a file of this machine.`, { cause });
   }

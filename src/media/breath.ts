@@ -1,5 +1,5 @@
 /** Pauses of long loops, in which timers, requests and signals of others get their turn. */
-import { setImmediate } from "node:timers";
+import { macrotask } from "../event_loop.ts";
 
 /** Milliseconds of work between two pauses. */
 const PAUSE_EVERY = 20;
@@ -16,7 +16,7 @@ export class Breath {
   /** Pauses if the last pause is long enough ago. Rejects with the signal's reason. */
   async take(): Promise<void> {
     if (performance.now() - this.#last < PAUSE_EVERY) return;
-    await new Promise((resolve) => setImmediate(resolve));
+    await macrotask();
     this.#last = performance.now();
     this.#signal?.throwIfAborted();
   }

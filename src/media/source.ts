@@ -1,5 +1,5 @@
 /** Bytes of a media source, wherever it is, within a limit and with the script's own permissions. */
-import { fileURLToPath } from "node:url";
+import { pathOfFileUrl } from "../file_url.ts";
 import { requirePermission } from "../../ffi/permissions.ts";
 import { InvalidArgument, MarkbaseError, MediaError } from "../errors.ts";
 import type { MediaSource } from "./inputs.ts";
@@ -282,7 +282,7 @@ function urlOf(text: string): URL | undefined {
 
 function pathOfUrl(url: URL): string {
   try {
-    return fileURLToPath(url);
+    return pathOfFileUrl(url);
   } catch (cause) {
     throw new InvalidArgument(`${url.href} does not name a file of this machine.`, { cause });
   }

@@ -53,7 +53,8 @@ export class Bpe {
     const bytes = new Int32Array(256).fill(-1);
     for (let id = 0; id < texts.length; id++) {
       const length = texts.starts[id + 1] - texts.starts[id];
-      if (length > 2 && length !== 6 || control.has(id) || !index.isFirst(id)) continue;
+      const mayBeByte = length === 6 && texts.units[texts.starts[id]] === 0x3c; // "<"
+      if (length > 2 && !mayBeByte || control.has(id) || !index.isFirst(id)) continue;
       const text = texts.at(id)!;
       if (text.length === 1) this.#basic[text.charCodeAt(0)] = id;
       else if (text.length === 2 && text.codePointAt(0)! > 0xffff) this.#astral.set(text.codePointAt(0)!, id);

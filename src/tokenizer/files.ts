@@ -1,5 +1,5 @@
 /** Reads the tokenizer files of a checkpoint from a folder or the network. */
-import { fileURLToPath } from "node:url";
+import { pathOfFileUrl } from "../file_url.ts";
 import { MissingPermission, TokenizerError } from "../errors.ts";
 import { withoutByteOrderMark } from "../byte_order_mark.ts";
 
@@ -43,7 +43,7 @@ export async function readTokenizerFile(
     if (error instanceof Deno.errors.NotFound || error instanceof Deno.errors.NotADirectory) return undefined;
     if (error instanceof Deno.errors.NotCapable) {
       const local = url === undefined || url.protocol === "file:";
-      const path = url === undefined ? folder : local ? fileURLToPath(folder) : "";
+      const path = url === undefined ? folder : local ? pathOfFileUrl(folder) : "";
       const flag = local ? `--allow-read=${path}` : `--allow-net=${url.host}`;
       throw new MissingPermission(flag, `to read ${name}`, { cause: error });
     }

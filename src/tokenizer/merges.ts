@@ -81,8 +81,6 @@ function scoredMerges(
     if (scores[id] > last) isOrdered = false;
     last = scores[id];
   }
-  let pieces: Iterable<number> = piecesOf(scores.length, isPiece); // files have them in order
-  if (!isOrdered) pieces = Int32Array.from(pieces).sort((a, b) => scores[b] - scores[a] || a - b);
   const most = MERGES_BESIDE + MERGES_PER_PIECE * count;
   let rank = -1, score = NaN, cuts = 0, result = 0;
   const onCut = (left: number, right: number) => {
@@ -95,15 +93,18 @@ function scoredMerges(
     }
     each(left, right, result, rank);
   };
-  for (result of pieces) {
-    if (scores[result] !== score) rank++;
-    score = scores[result];
-    index.cuts(result, onCut);
+  const take = (piece: number) => {
+    result = piece;
+    if (scores[piece] !== score) rank++;
+    score = scores[piece];
+    index.cuts(piece, onCut);
+  };
+  if (isOrdered) { // as files have them; a list would only take memory
+    for (let id = 0; id < scores.length; id++) if (isPiece(id)) take(id);
+  } else {
+    const pieces = Int32Array.from(scores, (_, id) => id).filter((id) => isPiece(id));
+    pieces.sort((a, b) => scores[b] - scores[a] || a - b).forEach(take);
   }
-}
-
-function* piecesOf(tokens: number, isPiece: (id: number) => boolean): Generator<number> {
-  for (let id = 0; id < tokens; id++) if (isPiece(id)) yield id;
 }
 
 /** Pieces that repeat each other, such as one letter in every length, imply merges by the square of their number. */

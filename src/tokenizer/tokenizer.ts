@@ -1,5 +1,5 @@
 /** Text to token ids and back, as the checkpoint's own tokenizer file says. */
-import { fileURLToPath } from "node:url";
+import { pathOfFileUrl } from "../file_url.ts";
 import { checkNames, describe, flag, signalOf } from "../arguments.ts";
 import { InvalidArgument, TokenizerError } from "../errors.ts";
 import { AddedMatcher } from "./added.ts";
@@ -273,7 +273,7 @@ export async function loadTokenizer(
   }
   checkNames(options, ["signal"]);
   const signal = signalOf(options.signal);
-  const file = folder instanceof URL && folder.protocol === "file:" ? fileURLToPath(folder) : folder;
+  const file = folder instanceof URL && folder.protocol === "file:" ? pathOfFileUrl(folder) : folder;
   if (
     typeof file === "string" && file.endsWith(".gguf") && (await Deno.stat(file).catch(() => null))?.isFile
   ) {
