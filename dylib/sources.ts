@@ -82,8 +82,9 @@ export async function scanSources(folder: URL): Promise<Sources> {
   for (const path of [...await list(folder, ""), ...await listShaders(folder)].sort()) {
     const bytes = await Deno.readFile(new URL(path, folder));
     files[path] = await sha256(bytes);
-    if (!path.endsWith(".cpp")) continue;
     const isa = new TextDecoder().decode(bytes.subarray(0, HEAD_CHARACTERS)).match(ISA_LINE)?.[1];
+    bytes.buffer.transfer(0); // all of them are megabytes that a collector would leave where they are for long
+    if (!path.endsWith(".cpp")) continue;
     const unit: Unit = { file: path };
     if (isa !== undefined) unit.isa = isa.trim().split(" ");
     if (path.includes("/")) {

@@ -39,21 +39,26 @@ export async function openFile(folder: string | null, name: string): Promise<Ope
 
 /** Reads `length` bytes from `offset`. Throws `CheckpointError` if the file ends before. */
 export async function readRange(
-  { handle, path }: OpenFile,
+  file: OpenFile,
   offset: number,
   length: number,
 ): Promise<Uint8Array<ArrayBuffer>> {
   const bytes = new Uint8Array(length);
-  await handle.seek(offset, Deno.SeekMode.Start);
-  for (let filled = 0; filled < length;) {
-    const count = await handle.read(bytes.subarray(filled));
-    if (count === null) throw endedEarly(path, offset + filled, offset + length);
-    filled += count;
-  }
+  await readInto(file, offset, bytes);
   return bytes;
 }
 
-/** Fills `bytes` from `offset` on, at once. Throws like `readRange`. */
+/** Fills `bytes` from `offset` on. Throws like `readRange`. */
+export async function readInto({ handle, path }: OpenFile, offset: number, bytes: Uint8Array): Promise<void> {
+  await handle.seek(offset, Deno.SeekMode.Start);
+  for (let filled = 0; filled < bytes.length;) {
+    const count = await handle.read(bytes.subarray(filled));
+    if (count === null) throw endedEarly(path, offset + filled, offset + bytes.length);
+    filled += count;
+  }
+}
+
+/** As `readInto`, at once. */
 export function readIntoSync({ handle, path }: OpenFile, offset: number, bytes: Uint8Array): void {
   handle.seekSync(offset, Deno.SeekMode.Start);
   for (let filled = 0; filled < bytes.length;) {

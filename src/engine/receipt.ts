@@ -1,7 +1,7 @@
 /** Fingerprint of a checkpoint's weights: cheap enough for every load, and honest about what it looked at. */
 import { sha256 } from "../../dylib/sources.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
-import { openFile, readRange } from "../checkpoint/files.ts";
+import { openFile, readInto } from "../checkpoint/files.ts";
 
 /** Files of at most this many bytes together are hashed whole. */
 const WHOLE_BYTES = 16 * 2 ** 20;
@@ -16,20 +16,39 @@ const SAMPLES = 64;
 export async function weightsFingerprint(checkpoint: Checkpoint): Promise<string> {
   const total = checkpoint.files.reduce((sum, file) => sum + file.size, 0);
   const whole = total <= WHOLE_BYTES;
-  const parts: Uint8Array[] = [new TextEncoder().encode(JSON.stringify(checkpoint.rawConfig))];
-  for (const { path, size } of checkpoint.files) {
+  const head = new TextEncoder().encode(JSON.stringify(checkpoint.rawConfig));
+  const parts = checkpoint.files.map(({ path, size }) => ({
+    path,
+    text: new TextEncoder().encode(`\n${size}\n`),
+    ranges: whole ? [{ offset: 0, length: size }] : samplesOf(size),
+  }));
+  // One piece of memory, filled in place.
+  const bytes = new Uint8Array(
+    parts.reduce(
+      (sum, { text, ranges }) => ranges.reduce((sum, { length }) => sum + length, sum + text.length),
+      head.length,
+    ),
+  );
+  bytes.set(head);
+  let at = head.length;
+  for (const { path, text, ranges } of parts) {
+    bytes.set(text, at);
+    at += text.length;
     using file = await openFile(null, path);
-    parts.push(new TextEncoder().encode(`\n${size}\n`));
-    if (whole) {
-      parts.push(await readRange(file, 0, size));
-      continue;
-    }
-    parts.push(await readRange(file, 0, Math.min(size, 16 * SAMPLE_BYTES)));
-    for (let i = 1; i <= SAMPLES; i++) {
-      const offset = Math.floor((size - SAMPLE_BYTES) * i / SAMPLES);
-      if (offset > 0) parts.push(await readRange(file, offset, SAMPLE_BYTES));
+    for (const { offset, length } of ranges) {
+      await readInto(file, offset, bytes.subarray(at, at += length));
     }
   }
-  const hex = await sha256(new Uint8Array(await new Blob(parts as BlobPart[]).arrayBuffer()));
+  const hex = await sha256(bytes);
   return `${whole ? "sha256" : "sampled-sha256"}:${hex}`;
+}
+
+/** The samples of a file of `size` bytes. */
+function samplesOf(size: number): { offset: number; length: number }[] {
+  const ranges = [{ offset: 0, length: Math.min(size, 16 * SAMPLE_BYTES) }];
+  for (let i = 1; i <= SAMPLES; i++) {
+    const offset = Math.floor((size - SAMPLE_BYTES) * i / SAMPLES);
+    if (offset > 0) ranges.push({ offset, length: SAMPLE_BYTES });
+  }
+  return ranges;
 }
