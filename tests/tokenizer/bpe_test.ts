@@ -80,6 +80,52 @@ Deno.test("random vocabularies encode short and long texts as the plain definiti
   }
 });
 
+Deno.test("random pieces with scores encode as the plain definition does, also where a text has two ids", () => {
+  const random = randomIntegers(12);
+  for (let round = 0; round < 80; round++) {
+    const alphabet = [..."abcdé𠮷"].slice(0, 2 + random(5));
+    const { tokens, merges } = vocabularyOf(alphabet, randomMerges(random, alphabet, 1 + random(40)));
+    const texts = [...tokens as string[]];
+    // Some tokens are no pieces, one is a control token, and scores are neither in order nor all different.
+    const scores = texts.map(() => -random(texts.length));
+    const isPiece = texts.map((_, id) => id < alphabet.length || random(6) > 0);
+    const control = alphabet.length + random(texts.length - alphabet.length);
+    const hasTwice = round % 4 === 3;
+    if (hasTwice) {
+      texts.push(texts[control]);
+      scores.push(-texts.length);
+      isPiece.push(false);
+    }
+    const scoreOf = new Map(
+      texts.flatMap((text, id) => isPiece[id] && id !== control ? [[text, scores[id]] as const] : []),
+    );
+    const definition = (symbols: string[]): string[] => {
+      for (;;) {
+        let best = -1, bestScore = -Infinity;
+        for (let i = 0; i + 1 < symbols.length; i++) {
+          const score = scoreOf.get(symbols[i] + symbols[i + 1]);
+          if (score !== undefined && score > bestScore) bestScore = score, best = i;
+        }
+        if (best < 0) return symbols;
+        symbols = symbols.toSpliced(best, 2, symbols[best] + symbols[best + 1]);
+      }
+    };
+    const tokenizer = new Tokenizer({
+      ...vocabularyOf(alphabet, merges as [string, string][]),
+      tokens: texts,
+      merges: [],
+      scores,
+      pieces: (id) => isPiece[id],
+      added: [{ id: control, text: texts[control], control: true, normalized: false }],
+    });
+    for (const length of [1, 2, 5, 20, 25, 40, 200]) {
+      const symbols = Array.from({ length }, () => alphabet[random(alphabet.length)]);
+      const ids = tokenizer.encode(symbols.join(""));
+      assertEquals(ids.map((id) => tokenizer.token(id)), definition(symbols), `round ${round}`);
+    }
+  }
+});
+
 Deno.test("merges of byte tokens apply to characters that only bytes can spell", () => {
   const random = randomIntegers(12);
   const start = [...BYTES, "a", "b"];
