@@ -66,7 +66,8 @@ MB_EXPORT int32_t mb_echo(uint64_t u, int64_t i, uint64_t *out, char *err, uint6
 /* ---- device ----------------------------------------------------------------------------------------------- */
 
 /* kind: "cpu", "metal" or "cuda". options: a JSON object or empty; cpu knows {"threads": n, "level":
- * "scalar"|"avx2"|"avx512"|"neon"} (0 threads or absence: all cores; level absent: best of this CPU); metal knows
+ * "scalar"|"avx2"|"avx512"|"neon", "interleave": 0 to read weights where they lie} (0 threads or absence: all cores; level
+ * absent: best of this CPU; interleave absent: copies in another layout where memory allows); metal knows
  * {"cache": folder} where it keeps compiled kernels (absent: nowhere); cuda knows {"ptx": folder of compiled kernels,
  * "ordinal": which GPU, "timed": 1 to time each kernel, "early_start": 0 to keep each waiting for the one before}; both know
  * {"matrix_units": 1 or 0} for decode rows in fast mode (absent: 0). */
@@ -113,7 +114,7 @@ MB_EXPORT void mb_buffer_release(mb_buffer *buffer);
 /* ---- pass ------------------------------------------------------------------------------------------------- */
 
 /* Decodes and checks a plan (plan.h) against its buffers, chooses kernels, repacks weights where that pays.
- * buffers[i] binds buffer record i. Call it nonblocking. */
+ * buffers[i] binds buffer record i; bytes of weights must not change as long as the pass lives. Call it nonblocking. */
 MB_EXPORT int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t plan_bytes, mb_buffer *const *buffers,
                                   uint64_t buffer_count, mb_pass **out, char *err, uint64_t err_cap);
 

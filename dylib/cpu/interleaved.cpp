@@ -55,6 +55,12 @@ bool is_multiplied(const Plan &plan, const Tensor &tensor) {
   });
 }
 
+// Whether the plan leaves the tensor, its scales and its biases as they are.
+bool is_constant(const Plan &plan, const Tensor &tensor) {
+  for (const Tensor *t : {&tensor, tensor.scales, tensor.biases}) if (t && plan.buffer_writable[t->buffer]) return false;
+  return true;
+}
+
 bool is_mapped(const Plan &plan, const Tensor &t) { return !plan.buffers[t.buffer]->writable; }
 
 uint64_t mapped_bytes(const Plan &plan, const Tensor &t) {
@@ -65,14 +71,14 @@ uint64_t mapped_bytes(const Plan &plan, const Tensor &t) {
 
 }  // namespace
 
-std::shared_ptr<Interleaved::Copy> Interleaved::find(const Plan &plan, const Tensor &tensor, const Weight &w) {
-  const std::shared_ptr<Buffer> &source = plan.buffers[tensor.buffer];
+std::shared_ptr<Interleaved::Copy> Interleaved::find(const Weight &w) {
   for (const Entry &e : entries_) {
-    if (e.offset != tensor.offset || e.rows != w.rows || e.columns != w.columns || e.format != w.format || e.bits != w.bits ||
-        e.group != w.group || e.source.lock() != source) {
+    const Weight &o = e.weight;
+    if (o.data != w.data || o.scales != w.scales || o.biases != w.biases || o.rows != w.rows || o.columns != w.columns ||
+        o.format != w.format || o.bits != w.bits || o.group != w.group || o.scale_format != w.scale_format) {
       continue;
     }
-    return e.copy.lock();
+    if (std::shared_ptr<Copy> copy = e.copy.lock()) return copy;
   }
   return nullptr;
 }
@@ -102,8 +108,8 @@ std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::interleave(Plan &pl
   copies = make_missing(plan);
   // Ops that read single rows of such a weight read the copy too: pages of the file would else come into memory beside it.
   for (const std::unique_ptr<Tensor> &tensor : plan.tensors) {
-    if (!has_codes(tensor->format) || plan.buffer_writable[tensor->buffer]) continue;
-    if (std::shared_ptr<Copy> copy = find(plan, *tensor, weight_of(plan, tensor.get()))) {
+    if (!has_codes(tensor->format) || !is_constant(plan, *tensor)) continue;
+    if (std::shared_ptr<Copy> copy = find(weight_of(plan, tensor.get()))) {
       tensor->interleaved = copy->data;
       copies.push_back(std::move(copy));
     }
@@ -118,9 +124,9 @@ std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::make_missing(const 
   std::vector<const Tensor *> missing;
   uint64_t bytes = 0;
   for (const std::unique_ptr<Tensor> &tensor : plan.tensors) {
-    if (!has_codes(tensor->format) || plan.buffer_writable[tensor->buffer] || !is_multiplied(plan, *tensor)) continue;
+    if (!has_codes(tensor->format) || !is_constant(plan, *tensor) || !is_multiplied(plan, *tensor)) continue;
     const Weight w = weight_of(plan, tensor.get());
-    if (band_form(w).bits == 0 || find(plan, *tensor, w)) continue;
+    if (band_form(w).bits == 0 || find(w)) continue;
     missing.push_back(tensor.get());
     bytes += bytes_of(w);
   }
@@ -130,10 +136,10 @@ std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::make_missing(const 
   uint64_t offset = 0;
   for (const Tensor *tensor : missing) {
     const Weight w = weight_of(plan, tensor);
-    if (find(plan, *tensor, w)) continue;  // another tensor of the plan is the same weight
+    if (find(w)) continue;  // another tensor of the plan is the same weight
     fill(plan, *tensor, w, mapping->data + offset);
     copies.push_back(std::make_shared<Copy>(mapping, offset, bytes_of(w), mapped_bytes(plan, *tensor), memory_));
-    entries_.push_back({plan.buffers[tensor->buffer], copies.back(), tensor->offset, w.rows, w.columns, w.format, w.bits, w.group});
+    entries_.push_back({w, copies.back()});
     offset += copies.back()->bytes;
   }
   return copies;

@@ -9,7 +9,8 @@
 
 namespace mb {
 
-// The interleaved weights of a device: each is made once for all passes that are alive; its bytes must not change while one is.
+// The interleaved weights of a device: each is made once for all passes that are alive; its bytes must not change while one of them
+// is (mb_pass_compile says so).
 class Interleaved {
  public:
   Interleaved(const Kernels &kernels, int threads, Memory &memory) : kernels_(kernels), threads_(threads), memory_(memory) {}
@@ -22,15 +23,11 @@ class Interleaved {
 
  private:
   struct Entry {
-    std::weak_ptr<Buffer> source;
+    Weight weight;  // stays where it is while a pass holds the copy, since that holds the buffers too
     std::weak_ptr<Copy> copy;
-    uint64_t offset;
-    int64_t rows, columns;
-    Format format;
-    uint32_t bits, group;
   };
 
-  std::shared_ptr<Copy> find(const Plan &plan, const Tensor &tensor, const Weight &w);
+  std::shared_ptr<Copy> find(const Weight &w);
   std::vector<std::shared_ptr<Copy>> make_missing(const Plan &plan);
   void fill(const Plan &plan, const Tensor &tensor, const Weight &w, uint8_t *to);
 
@@ -41,7 +38,7 @@ class Interleaved {
   std::vector<Entry> entries_;
 };
 
-// Bytes of a tensor's interleaved places; 0: it has none.
+// Bytes of all of them.
 uint64_t interleaved_bytes(const std::vector<std::shared_ptr<Interleaved::Copy>> &copies);
 
 }  // namespace mb

@@ -34,6 +34,18 @@ async function repackedOf(device: Device, problem: Problem): Promise<number> {
   return device.memory().repacked;
 }
 
+/** The outputs of a problem in fast mode, as f32. */
+async function outputsOf(device: Device, problem: Problem): Promise<Float32Array> {
+  return new Float32Array((await execute(device, problem, false)).at(-1)!.slice().buffer);
+}
+
+/** Largest difference of two results, as a part of the largest number. */
+function differenceOf(a: Float32Array, b: Float32Array): number {
+  assertEquals(a.length, b.length);
+  const largest = b.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  return a.reduce((most, x, i) => Math.max(most, Math.abs(x - b[i])), 0) / largest;
+}
+
 Deno.test("formats with codes of 4, 5, 6 and 8 bits are interleaved, at about the size that they have in a file", async () => {
   using device = await Device.open("cpu");
   for (const format of [...FORMATS, ...BLOCK_FORMATS]) {
@@ -85,16 +97,58 @@ Deno.test("products with interleaved weights are those of weights in place but f
   using device = await Device.open("cpu");
   using inPlace = await Device.open("cpu", { interleave: false });
   for (const format of [AFFINE4, { kind: "gguf", type: "q6_k" } as const]) {
-    const [a, b] = await Promise.all([device, inPlace].map(async (each) => {
-      const copied = (await execute(each, problemOf(format), false)).at(-1)!;
-      return new Float32Array(copied.slice().buffer);
-    }));
+    const [a, b] = await Promise.all([device, inPlace].map((each) => outputsOf(each, problemOf(format))));
     assertEquals(a.length, 3 * 32);
-    const largest = Math.max(...a.map(Math.abs));
-    a.forEach((x, i) =>
-      assert(Math.abs(x - b[i]) <= 1e-5 * largest, `${formatName(format)} ${i}: ${x}, ${b[i]}`)
-    );
+    assert(differenceOf(a, b) <= 1e-5, `${formatName(format)}: ${differenceOf(a, b)}`);
   }
+});
+
+Deno.test("GeGLU multiplies interleaved weights beside others that lie in place, in chunks that fit both", async () => {
+  const q4: WeightFormat = { kind: "gguf", type: "q4_k" };
+  const others: WeightFormat[] = [{ kind: "gguf", type: "q3_k" }, { kind: "gguf", type: "iq4_xs" }, {
+    kind: "bf16",
+  }];
+  const problems = others.flatMap((other) =>
+    // Of 2048 columns q3_k takes 36 rows together, of 8192 bf16 takes 8.
+    [[q4, other], [other, q4]].flatMap((format) =>
+      [3, 20].map((rows) => {
+        const k = other.kind === "bf16" ? 8192 : 2048;
+        const problem = linearProblem({ rows, k, n: [80, 80], format, epilogue: "geglu" }, 5, false);
+        return { name: `${format.map(formatName)}, ${rows} rows`, problem };
+      })
+    )
+  );
+  for (const level of LEVELS) {
+    if (lacking.has(level)) continue;
+    for (const threads of [1, 2]) {
+      using device = await Device.open("cpu", { level, threads });
+      using inPlace = await Device.open("cpu", { level, threads, interleave: false });
+      for (const { name, problem } of problems) {
+        const [a, b] = await Promise.all([device, inPlace].map((each) => outputsOf(each, problem)));
+        assert(differenceOf(a, b) <= 1e-4, `${level}, ${threads} threads, ${name}: ${differenceOf(a, b)}`);
+      }
+    }
+  }
+});
+
+Deno.test("weights of the same codes with other scales are weights of their own", async () => {
+  using device = await Device.open("cpu");
+  using inPlace = await Device.open("cpu", { interleave: false });
+  const builder = new ProblemBuilder(new Random(3), [{ position: 0, rowClass: "decode" }]);
+  const values = new Random(4).normals(768);
+  const x = builder.activation("x", ["rows", 768], values);
+  const weight = builder.matrix("w", 32, 768, AFFINE4);
+  const swapped = { ...weight, scales: weight.biases, biases: weight.scales };
+  const y = builder.output("y", ["rows", 64]);
+  const epilogue = { kind: "none" } as const;
+  const problem = builder.finish(
+    { kind: "linear", x, weights: [weight, swapped], epilogue, y, eps: 1e-6 },
+    false,
+  );
+  const [a, b] = await Promise.all([device, inPlace].map((each) => outputsOf(each, problem)));
+  assertEquals(a.length, 64);
+  assert(a.some((x, i) => Math.abs(x - a[(i + 32) % 64]) > 0.1), "the two differ");
+  assert(differenceOf(a, b) <= 1e-5, `${differenceOf(a, b)}`);
 });
 
 /** A tied head: rows of the table for some tokens, and their products with all rows. */

@@ -29,24 +29,32 @@ bool needs_u(const Op &op) {
   return o[kPreNorm] || (op.flags & kClip) || ((o[kResidual] || o[kPostNorm] || o[kScalar]) && !o[kHOut]);
 }
 
+// Weight rows that are taken together come in multiples of this, for all weights of an op, as GeGLU takes the same rows of two.
+int64_t unit_of(const Plan &plan, const Op &op) {
+  for (int slot : {kW0, kW1, kW2}) {
+    if (op.operands[slot] && weight_of(plan, op.operands[slot]).interleaved) return kBandRows;
+  }
+  return 4;
+}
+
 // Weight rows that are taken together. Every choice gives the same bits.
-int64_t tile_rows(const Kernels &k, const Weight &w, Path path, int64_t rows, bool prefill, int threads) {
+int64_t tile_rows(const Kernels &k, const Weight &w, Path path, int64_t unit, int64_t rows, bool prefill, int threads) {
   if (path == Path::kInt8) {
     if (prefill) return k.tile_columns;
-    const int64_t unit = w.interleaved ? kBandRows : 4, bytes = w.interleaved ? kInterleavedBytes : kStreamBytes;
+    const int64_t bytes = w.interleaved ? kInterleavedBytes : kStreamBytes;
     int64_t tile = std::clamp<int64_t>(bytes / w.row_bytes, unit, kMaxTile) & ~(unit - 1);
     while (tile > std::max<int64_t>(unit, 8) && w.rows < tile * 2 * threads) tile = (tile / 2 + unit - 1) & ~(unit - 1);
     return tile;
   }
-  const int64_t most = std::clamp<int64_t>(kTileFloats / w.columns, 4, kMaxTile) & ~3ll;
+  const int64_t most = std::clamp<int64_t>(kTileFloats / w.columns, unit, kMaxTile) & ~(unit - 1);
   const int64_t worthwhile = 32 * 1024 / (rows * w.columns) + 1;  // products that are worth a claim
   const int64_t fair = (w.rows + 4 * threads - 1) / (4 * threads);
-  return std::min<int64_t>(most, (std::max(worthwhile, fair) + 3) & ~3ll);
+  return std::min<int64_t>(most, (std::max(worthwhile, fair) + unit - 1) & ~(unit - 1));
 }
 
 class Linear {
  public:
-  Linear(Context &context, const Op &op) : c_(context), k_(context.kernels), op_(op) {
+  Linear(Context &context, const Op &op) : c_(context), k_(context.kernels), op_(op), unit_(unit_of(context.plan, op)) {
     const auto &o = op.operands;
     columns_ = columns_of(o[kX]);
     rows_ = c_.rows(o[kX]);
@@ -84,8 +92,10 @@ class Linear {
     int64_t chunks = 0;
     const bool paired = op_.ints[0] == kEpilogueGeglu;
     for (size_t i = 0; i < (paired ? 1 : weights_.size()); i++) {
-      int64_t tile = tile_rows(k_, weights_[i], paths_[i], rows_, prefill_ > 0, c_.threads);
-      if (paired) tile = std::min(tile, tile_rows(k_, weights_[1], paths_[1], rows_, prefill_ > 0, c_.threads));
+      const auto rows_of = [&](size_t j) {
+        return tile_rows(k_, weights_[j], paths_[j], unit_, rows_, prefill_ > 0, c_.threads);
+      };
+      const int64_t tile = paired ? std::min(rows_of(0), rows_of(1)) : rows_of(i);
       ranges.push_back({i, tile, (weights_[i].rows + tile - 1) / tile});
       chunks += ranges.back().chunks;
     }
@@ -255,6 +265,7 @@ class Linear {
   Context &c_;
   const Kernels &k_;
   const Op &op_;
+  const int64_t unit_;
   int64_t columns_, rows_;
   std::vector<Weight> weights_;
   std::vector<Path> paths_;
@@ -293,7 +304,7 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
       const std::pair<int64_t, Order> encoding{w.group, w.order()};
       if (std::find(encodings.begin(), encodings.end(), encoding) == encodings.end()) encodings.push_back(encoding);
     } else {
-      bytes = ScratchNeed::rounded(static_cast<uint64_t>(std::max(kTileFloats, 4 * columns)) * 4);
+      bytes = ScratchNeed::rounded(static_cast<uint64_t>(std::max(kTileFloats, unit_of(plan, op) * columns)) * 4);
     }
     largest = std::max(largest, bytes);
     all += bytes;
