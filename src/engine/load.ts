@@ -29,6 +29,8 @@ export type { Internals };
 const MEMORY_SHARE = 0.9;
 /** A device's own scratch is known only after it compiled the plans; until then, as much as the arena and at least this. */
 const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
+/** Most that weights grow by in a layout of the device's own, which is known then too. */
+const REPACKED_GROWTH = 1 / 32;
 
 /**
  * Loads a model: a folder, a `.safetensors` or `.gguf` file, `"org/name"` on the hub (also `"org/name@revision"` and
@@ -110,6 +112,7 @@ export async function loadWith(
     weightBytes: layout.weightBytes,
     activationBytes: activationBytes + Math.max(plans.arenaBytes, LEAST_SCRATCH_BYTES),
     towerBytes: usualTowerBytes(towerParts),
+    unsureBytes: plans.arenaBytes + Math.ceil(layout.weightBytes * REPACKED_GROWTH),
     contextLength: settings.contextLength,
     memory,
     chunkRows: plans.blockRows,
