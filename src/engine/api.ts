@@ -271,7 +271,7 @@ export type BatchRequest =
 
 /** Bytes by kind. */
 export interface MemoryReport {
-  /** Weights, wherever they lie. */
+  /** Weights, wherever they lie, a drafter's included. */
   weights: number;
   /** Of these, bytes that are read in mapped files, which the system shares between processes and reads on demand. */
   mapped: number;

@@ -15,7 +15,7 @@ import type { RowRequest, SharedParts } from "./forward.ts";
 import { encodeInput, type PageTable } from "./input.ts";
 import { placeWeights } from "./place_weights.ts";
 import { CANDIDATES } from "./results.ts";
-import { layOutWeights } from "./weights.ts";
+import { layOutWeights, type WeightLayout } from "./weights.ts";
 
 /** The target as a drafter sees it. */
 export interface DrafterTarget {
@@ -49,6 +49,7 @@ export interface DrafterOptions extends Pick<DrafterPlanOptions, "fuse" | "check
 
 /** See the head of this file. */
 export class Drafter implements AsyncDisposable {
+  /** of its own weights */ readonly layout: WeightLayout;
   readonly #plan: DrafterPlan;
   readonly #pass: Pass;
   readonly #arena: Buffer;
@@ -60,6 +61,7 @@ export class Drafter implements AsyncDisposable {
   private constructor(
     readonly config: ModelConfig,
     parts: {
+      layout: WeightLayout;
       plan: DrafterPlan;
       pass: Pass;
       arena: Buffer;
@@ -70,6 +72,7 @@ export class Drafter implements AsyncDisposable {
   ) {
     ({ plan: this.#plan, pass: this.#pass, arena: this.#arena, states: this.#states, scope: this.#scope } =
       parts);
+    this.layout = parts.layout;
     this.#foreseen = parts.foreseen;
   }
 
@@ -116,6 +119,7 @@ export class Drafter implements AsyncDisposable {
     }
     const pass = scope.use(await device.compile(plan, bound));
     return new Drafter(config, {
+      layout,
       plan,
       pass,
       arena,

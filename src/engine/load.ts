@@ -21,7 +21,7 @@ import { openForward } from "./open_forward.ts";
 import { readModel } from "./read_model.ts";
 import { TextPlans } from "./text_plans.ts";
 import { Towers, usualTowerBytes } from "./towers.ts";
-import { layOutWeights } from "./weights.ts";
+import { layOutWeights, readInPlace } from "./weights.ts";
 
 export type { Internals };
 
@@ -130,25 +130,23 @@ export async function loadWith(
     keptPrefixes: internals.keptPrefixes,
     stack,
   });
-  const mappedBytes = layout.weightBytes - layout.copies.reduce((sum, copy) => sum + copy.length, 0);
-  let readInPlace = device.kind === "cpu" ? mappedBytes : mappedBytes - layout.blockFileBytes;
-  checkMemory("The compiled model", device, readInPlace, memory);
+  let inPlace = readInPlace(layout, device.kind);
+  checkMemory("The compiled model", device, inPlace, memory);
 
   let drafter: Drafter | undefined;
   if (drafterLocal !== undefined) {
-    const { mapped: mappedBefore } = device.memory();
     const target = { config, weights, shared: forward.shared };
     const size = { rows: DECODE_ROWS, pages: DECODE_ROWS * entries, fuse, checkFinite, signal };
     drafter = stack.use(await Drafter.open(drafterLocal.path, target, size));
     forward.drafter = drafter;
-    readInPlace += device.memory().mapped - mappedBefore;
-    checkMemory("The model with its drafter", device, readInPlace, memory);
+    inPlace += readInPlace(drafter.layout, device.kind);
+    checkMemory("The model with its drafter", device, inPlace, memory);
   }
   const towers = new Towers({
     ...towerParts,
     device,
     weightBuffers,
-    memory: { limit: memory, readInPlace },
+    memory: { limit: memory, readInPlace: inPlace },
   });
   stack.move(); // the model owns all of it now
   return new LoadedModel({
@@ -171,9 +169,7 @@ export async function loadWith(
       ...loadWarnings(checkpoint, settings.contextLength, budget),
     ],
     fingerprint: read.fingerprint,
-    weightBytes: layout.weightBytes,
-    mappedBytes,
-    copiedBytes: layout.copiedBytes,
+    layouts: drafter === undefined ? [layout] : [layout, drafter.layout],
     arenaBytes: activationBytes,
     drafter,
     towers,

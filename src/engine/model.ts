@@ -50,6 +50,7 @@ import { StopText } from "./stop_text.ts";
 import { countSoftTokens, type ModelMedia, type SpanAt } from "./media.ts";
 import { checkPlaced, type PlacedMedia, timelineKeys } from "./placed.ts";
 import type { Towers } from "./towers.ts";
+import { readInPlace, type WeightLayout } from "./weights.ts";
 
 /** What a model is made of; it owns device and forward. */
 export interface ModelParts {
@@ -68,9 +69,7 @@ export interface ModelParts {
   stops: ReadonlySet<number>;
   warnings: Warning[];
   /** see `weightsFingerprint` */ fingerprint: string;
-  weightBytes: number;
-  mappedBytes: number;
-  copiedBytes: number;
+  /** of its weights, and of the drafter's */ layouts: readonly WeightLayout[];
   /** bytes of the arenas */ arenaBytes: number;
   /** the drafter network, which the forward owns */ drafter: Drafter | undefined;
   /** its eyes and ears */ towers: Towers;
@@ -232,13 +231,15 @@ export class LoadedModel implements Model {
 
   memory(): MemoryReport {
     this.check();
-    const { forward, device, towers, weightBytes, mappedBytes, copiedBytes, arenaBytes } = this.#parts;
+    const { forward, device, towers, layouts, arenaBytes } = this.#parts;
     const { repacked, replaced, scratch, peak } = device.memory();
     const { capacity, used } = forward.kvBytes;
+    const sum = (bytesOf: (layout: WeightLayout) => number) =>
+      layouts.reduce((total, layout) => total + bytesOf(layout), 0);
     return {
-      weights: weightBytes,
-      mapped: mappedBytes - replaced,
-      copied: copiedBytes,
+      weights: sum(({ weightBytes }) => weightBytes),
+      mapped: sum((layout) => readInPlace(layout, device.kind)) - replaced,
+      copied: sum(({ copiedBytes }) => copiedBytes),
       repacked,
       kv: capacity,
       kvUsed: used,

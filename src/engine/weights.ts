@@ -2,6 +2,7 @@
  * Where each weight of a model lies on a device: whole files are mapped, and what a device could not read in place
  * because of its alignment is copied into one buffer of its own.
  */
+import type { DeviceKind } from "../../ffi/device.ts";
 import type { FileEntry } from "../checkpoint/files.ts";
 import type { FileRange, WeightTensor } from "../checkpoint/tensor.ts";
 import type { Tensor } from "../schedule/tensor.ts";
@@ -28,8 +29,15 @@ export interface WeightLayout extends PlacedWeights {
   copiedBytes: number;
   /** Bytes of all weights of the model. */
   weightBytes: number;
-  /** Of these, bytes that are read in place from files with blocks of GGUF. A GPU device holds repacked ones instead. */
+  /** Of these, bytes that lie in mapped files. */
+  mappedBytes: number;
+  /** Of those, bytes in files with blocks of GGUF. A GPU device reads repacked ones instead. */
   blockFileBytes: number;
+}
+
+/** Bytes of weights that a device reads in mapped files, apart from those that the CPU device says it replaced. */
+export function readInPlace(layout: WeightLayout, kind: DeviceKind): number {
+  return layout.mappedBytes - (kind === "cpu" ? 0 : layout.blockFileBytes);
 }
 
 const COPY_ALIGNMENT = 256; // bytes; the strictest offset rule of any device
@@ -79,6 +87,7 @@ export function layOutWeights(
     copies,
     copiedBytes,
     weightBytes: lengthOf(parts),
+    mappedBytes: lengthOf(inPlace),
     blockFileBytes: lengthOf(inPlace.filter(({ range }) => blockFiles.has(range.file))),
     tensor(weight) {
       const tensor = tensors.get(weight);

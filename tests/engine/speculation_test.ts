@@ -1,6 +1,14 @@
 /** Speculation: the same tokens as without it, whatever the drafts are, and counts that tell how they fared. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { CheckpointError, InvalidArgument, load, MemoryLimit, type Message } from "../../mod.ts";
+import {
+  CheckpointError,
+  InvalidArgument,
+  load,
+  type LoadOptions,
+  MemoryLimit,
+  type Message,
+} from "../../mod.ts";
+import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { Drafter } from "../../src/engine/drafter.ts";
 import { Forward } from "../../src/engine/forward.ts";
 import { loadWith } from "../../src/engine/load.ts";
@@ -324,6 +332,23 @@ Deno.test("a model with a drafter is disposed of with calls under way", async ()
   for (const outcome of await Promise.all(replies)) {
     assert(outcome === "disposed" || outcome.text !== undefined, `${outcome}`);
   }
+});
+
+Deno.test("memory() counts a drafter's weights", async () => {
+  const memoryOf = async (options: LoadOptions) => {
+    await using model = await load(TINY, { device: "cpu", contextLength: 256, ...options });
+    return model.memory();
+  };
+  const alone = await memoryOf({}), both = await memoryOf({ drafter: TINY_DRAFTER });
+  const { tensors } = await openCheckpoint(TINY_DRAFTER);
+  // All but the order of the tokens, which is a table.
+  const own = [...tensors.values()].reduce(
+    (sum, { name, data }) => sum + (name.endsWith("token_ordering") ? 0 : data.length),
+    0,
+  );
+  assert(own > 1e6);
+  assertEquals(both.weights - alone.weights, own);
+  assertEquals(both.mapped - alone.mapped, own);
 });
 
 Deno.test("a drafter that does not fit the memory beside its model is refused with the numbers", async () => {
