@@ -165,6 +165,7 @@ async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefine
   const { promise: aborted, reject } = Promise.withResolvers<never>();
   const abort = () => reject(signal.reason);
   signal.addEventListener("abort", abort, { once: true });
+  if (signal.aborted) abort();
   try {
     return await Promise.race([work, aborted]);
   } finally {

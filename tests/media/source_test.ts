@@ -77,6 +77,10 @@ Deno.test({
     const read = (path: string, milliseconds: number) =>
       readSource(path, { limit: 1e6, signal: AbortSignal.timeout(milliseconds) });
     await assertRejects(() => read(path, 20), DOMException, "timeout");
+    const controller = new AbortController();
+    const called = readSource(path, { limit: 1e6, signal: controller.signal });
+    controller.abort(); // while it asks for the permission
+    await assertRejects(() => called, DOMException, "aborted");
     const stalled = assertRejects(() => read(path, 200), DOMException, "timeout");
     {
       using writer = await Deno.open(path, { write: true });
