@@ -132,7 +132,12 @@ std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::make_missing(const 
   }
   std::vector<std::shared_ptr<Copy>> copies;
   if (bytes == 0 || bytes + memory_.repacked > memory_of_process() / 2) return copies;
-  const auto mapping = std::make_shared<Mapping>(bytes);
+  std::shared_ptr<Mapping> mapping;
+  try {
+    mapping = std::make_shared<Mapping>(bytes);
+  } catch (const Error &) {
+    return copies;  // a limit of the process's own, say
+  }
   uint64_t offset = 0;
   for (const Tensor *tensor : missing) {
     const Weight w = weight_of(plan, tensor);

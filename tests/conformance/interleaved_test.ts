@@ -7,6 +7,8 @@ import { type Problem, ProblemBuilder, type WeightFormat } from "../../src/confo
 import { Random } from "../../src/conformance/random.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
 import { equal, execute } from "../../src/conformance/runner.ts";
+import type { Tensor } from "../../src/schedule/tensor.ts";
+import { deno } from "../support/process.ts";
 import { GGUF_BLOCKS } from "../../src/checkpoint/gguf_types.ts";
 
 const lacking = await lackingLevels();
@@ -75,6 +77,63 @@ Deno.test("weights stay where they are in exact mode, in shapes without whole ba
   assertEquals(await repackedOf(device, problemOf({ kind: "gguf", type: "q4_0" }, { k: 96 })), 0);
   assertEquals(await repackedOf(inPlace, problemOf(AFFINE4)), 0);
   assert(await repackedOf(device, problemOf(AFFINE4, { n: [32, 33] })) > 0, "the first of two weights");
+});
+
+/** Bytes that a pass keeps in another layout of a Q4_0 weight of about this many zeros in a mapped file. */
+export async function repackedOfFile(device: Device, bytes: number): Promise<number> {
+  const k = 8192, n = 16 * Math.ceil(bytes / (16 * k / 32 * 18)), length = n * k / 32 * 18;
+  const { plan, buffers } = linearProblem(
+    { rows: 1, k, n: [16], format: { kind: "gguf", type: "q4_0" } },
+    5,
+    false,
+  );
+  const [op] = plan.ops;
+  assert(op.kind === "linear");
+  const weight = { ...op.weights[0], shape: [n, k], offset: 0 },
+    y: Tensor = { ...op.y, shape: ["rows", n], offset: 0 };
+  plan.ops[0] = { ...op, weights: [weight], y };
+  plan.outputs = [y];
+  plan.buffers[0].bytes = 4 * n * plan.limits.rows;
+  plan.buffers[2].bytes = length;
+  using scope = new DisposableStack();
+  const path = await Deno.makeTempFile();
+  try {
+    await Deno.truncate(path, length); // with nothing on the disk
+    const arena = scope.use(device.createBuffer(plan.buffers[0].bytes));
+    const inputs = scope.use(device.createBuffer(buffers[1].length));
+    scope.use(await device.compile(plan, [arena, inputs, scope.use(await device.mapFile(path, 0, length))]));
+    const { repacked, replaced } = device.memory();
+    assert(replaced === 0 || replaced === length);
+    return repacked;
+  } finally {
+    await Deno.remove(path);
+  }
+}
+
+Deno.test("weights stay where they are where copies would take more than half of the memory", async () => {
+  using device = await Device.open("cpu");
+  assert(await repackedOfFile(device, 2 ** 20) > 0);
+  const { total } = Deno.systemMemoryInfo();
+  assertEquals(await repackedOfFile(device, 0.51 * total), 0);
+});
+
+Deno.test({
+  name: "weights stay where they are where the system gives no room for copies",
+  ignore: Deno.build.os !== "linux",
+  async fn() {
+    const program = `
+import { Device } from ${JSON.stringify(new URL("../../ffi/device.ts", import.meta.url).href)};
+import { repackedOfFile } from ${JSON.stringify(import.meta.url)};
+using device = await Device.open("cpu");
+const before = await repackedOfFile(device, 2 ** 20);
+const pages = Number((await Deno.readTextFile("/proc/self/statm")).split(" ")[0]);
+const limit = 4096 * pages + 1.5 * 2 ** 29;
+await new Deno.Command("prlimit", { args: ["--pid", String(Deno.pid), "--as=" + limit] }).output();
+console.log(before > 0, await repackedOfFile(device, 2 ** 29));
+`;
+    const { stdout, stderr } = await deno(["run", "-A", "--quiet", "-"], { input: program });
+    assertEquals(stdout, "true 0\n", stderr);
+  },
 });
 
 Deno.test("interleaved weights are made once for all passes and go with the last of them", async () => {
