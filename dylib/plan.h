@@ -19,6 +19,7 @@ enum Symbol : uint32_t { kRows = 0, kOutRows = 1, kSequences = 2, kPages = 3, kS
 enum PlanFlags : uint32_t {
   kPlanExact = 1u << 0,        // f32 arithmetic in one fixed order; otherwise the device's fast mode
   kPlanCheckFinite = 1u << 1,  // after each op look for NaN and Inf in what it wrote
+  kPlanInPlace = 1u << 2,      // the CPU device reads weights where they lie: a copy in another layout would serve too few runs
 };
 
 // Codes are written into files by nobody, so they may change with kPlanVersion.

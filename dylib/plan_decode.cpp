@@ -15,7 +15,7 @@ constexpr uint64_t kMaxExtent = 1ull << 40;   // of one dimension
 constexpr uint32_t kMaxGroups = 16;           // KV page groups
 constexpr uint32_t kMaxVocabulary = 1u << 28;
 constexpr uint32_t kMaxOutputs = 32;          // bits of an output mask
-constexpr uint32_t kKnownFlags = kPlanExact | kPlanCheckFinite;
+constexpr uint32_t kKnownFlags = kPlanExact | kPlanCheckFinite | kPlanInPlace;
 
 const FormatTraits kFormats[] = {
     {kF32, "f32", 4, 4, 0, 0},         {kF16, "f16", 2, 2, 0, 0},         {kBF16, "bf16", 2, 2, 0, 0},

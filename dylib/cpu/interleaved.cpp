@@ -102,7 +102,7 @@ void Interleaved::fill(const Plan &plan, const Tensor &tensor, const Weight &w, 
 
 std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::interleave(Plan &plan) {
   std::vector<std::shared_ptr<Copy>> copies;
-  if (plan.flags & kPlanExact) return copies;
+  if (plan.flags & (kPlanExact | kPlanInPlace)) return copies;
   const std::lock_guard<std::mutex> lock(mutex_);
   entries_.erase(std::remove_if(entries_.begin(), entries_.end(), [](const Entry &e) { return e.copy.expired(); }), entries_.end());
   copies = make_missing(plan);

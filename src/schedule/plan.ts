@@ -32,6 +32,8 @@ export interface Plan {
   vocabularySize: number;
   exact: boolean;
   checkFinite: boolean;
+  /** a CPU reads the weights where they lie: a copy in another layout would serve too few runs */ inPlace?:
+    boolean;
 }
 
 /** Bytes of one element run: exact for plain formats, of a packed row for quantised weights. */
@@ -104,6 +106,7 @@ export class PlanBuilder {
       vocabularySize: number;
       exact: boolean;
       checkFinite?: boolean;
+      inPlace?: boolean;
       /** false: every activation keeps its own place (tests compare both) */ reuse?: boolean;
     },
   ): Plan {
@@ -117,6 +120,7 @@ export class PlanBuilder {
       vocabularySize: options.vocabularySize,
       exact: options.exact,
       checkFinite: options.checkFinite ?? false,
+      inPlace: options.inPlace ?? false,
     };
   }
 }
@@ -244,7 +248,7 @@ export function encodePlan(plan: Plan): Uint8Array<ArrayBuffer> {
 
   u32(0x4c50424d);
   u32(1);
-  u32((plan.exact ? 1 : 0) | (plan.checkFinite ? 2 : 0));
+  u32((plan.exact ? 1 : 0) | (plan.checkFinite ? 2 : 0) | (plan.inPlace ? 4 : 0));
   u32(plan.buffers.length);
   u32(tensors.size);
   u32(plan.ops.length);

@@ -219,7 +219,10 @@ export class TowerBuilder {
 
   #close(): void {
     const { exact, checkFinite } = this.options;
-    this.#plans.push(this.#builder.finish({ groups: 0, vocabularySize: 1, exact, checkFinite }));
+    // A pass of a CPU is made for its run alone.
+    this.#plans.push(
+      this.#builder.finish({ groups: 0, vocabularySize: 1, exact, checkFinite, inPlace: true }),
+    );
   }
 
   #clip(clip: StoredClip | null): Clip | undefined {

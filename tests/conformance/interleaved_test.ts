@@ -1,13 +1,19 @@
 /** Weights with interleaved rows on the CPU device: which get them, what they take, how long they live. */
 import { assert, assertEquals } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
+import { openCheckpoint } from "../../src/checkpoint/open.ts";
+import { readClips } from "../../src/checkpoint/towers.ts";
 import { BLOCK_FORMATS, blockColumns, formatName, FORMATS } from "../../src/conformance/case.ts";
 import { linearProblem } from "../../src/conformance/cases/linear.ts";
 import { type Problem, ProblemBuilder, type WeightFormat } from "../../src/conformance/problem.ts";
 import { Random } from "../../src/conformance/random.ts";
 import { lackingLevels, LEVELS } from "./levels.ts";
 import { equal, execute } from "../../src/conformance/runner.ts";
+import { layOutWeights } from "../../src/engine/weights.ts";
 import type { Tensor } from "../../src/schedule/tensor.ts";
+import { FIRST_TOWER_WEIGHTS } from "../../src/schedule/tower.ts";
+import { towerPlan } from "../../src/schedule/tower_plan.ts";
+import { TINY } from "../support/models.ts";
 import { deno } from "../support/process.ts";
 import { GGUF_BLOCKS } from "../../src/checkpoint/gguf_types.ts";
 
@@ -109,6 +115,25 @@ export async function repackedOfFile(device: Device, bytes: number): Promise<num
     await Deno.remove(path);
   }
 }
+
+Deno.test("plans of towers, whose passes are made for one run each, read weights where they lie", async () => {
+  const checkpoint = await openCheckpoint(TINY);
+  const { config, files } = checkpoint, towers = checkpoint.towers();
+  const places = {
+    ...layOutWeights(towers, files, FIRST_TOWER_WEIGHTS, 1),
+    clips: await readClips(files, towers),
+  };
+  for (const part of ["vision", "audio"] as const) {
+    const { plans } = towerPlan(part, config, towers, places, {
+      limits: { rows: 32, out_rows: 16 },
+      exact: false,
+    });
+    assert(plans.length > 0 && plans.every(({ inPlace }) => inPlace), part);
+  }
+  using device = await Device.open("cpu");
+  const problem = problemOf(AFFINE4);
+  assertEquals(await repackedOf(device, { ...problem, plan: { ...problem.plan, inPlace: true } }), 0);
+});
 
 Deno.test("weights stay where they are where copies would take more than half of the memory", async () => {
   using device = await Device.open("cpu");

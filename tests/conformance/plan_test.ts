@@ -265,7 +265,10 @@ function flagsOf(op: Op): number {
 function checkRoundTrip(plan: Plan): void {
   const records = decodePlan(encodePlan(plan));
   assertEquals([records.magic, records.version], [0x4c50424d, 1]);
-  assertEquals(records.flags, (plan.exact ? 1 : 0) + (plan.checkFinite ? 2 : 0));
+  assertEquals(
+    records.flags,
+    (plan.exact ? 1 : 0) + (plan.checkFinite ? 2 : 0) + (plan.inPlace ? 4 : 0),
+  );
   assertEquals([records.groups, records.vocabularySize], [plan.groups, plan.vocabularySize]);
   assertEquals(records.symbols, SYMBOLS.map((symbol) => plan.limits[symbol as keyof Limits]));
   assertEquals(
@@ -320,7 +323,9 @@ Deno.test("plan: the bytes of whole models' plans decode to the plans", async ()
     assert(folder);
     const model = await fixture(folder);
     for (const fuse of [true, false]) {
-      checkRoundTrip(model.plan({ variant: "prefill", fuse, exact: fuse, checkFinite: true }));
+      const plan = model.plan({ variant: "prefill", fuse, exact: fuse, checkFinite: true });
+      checkRoundTrip(plan);
+      checkRoundTrip({ ...plan, inPlace: true });
     }
   }
 });
