@@ -337,7 +337,7 @@ Deno.test("a plan with a wrong header is refused with what is wrong", async () =
   const cases: [number, number, string][] = [
     [0, 0, "these bytes are no plan"],
     [1, 2, "version 2; this library reads 1"],
-    [2, 4, "unknown flags"],
+    [2, 8, "unknown flags"],
     [3, 4, "bytes of records"],
     [4, 0xffffffff, "bytes of records"],
     [5, 0, "no ops"],
