@@ -11,6 +11,7 @@
  */
 import { parseFlags } from "../src/cli/args.ts";
 import { Device, type DeviceKind } from "../ffi/device.ts";
+import { runsOn } from "../src/conformance/case.ts";
 import { allCases } from "../src/conformance/cases.ts";
 import { copyBandwidth } from "./bandwidth.ts";
 import { timeBatches } from "./device/batch.ts";
@@ -109,7 +110,7 @@ if (
   const tables: string[] = [];
   for (const name of sections) {
     const table = values.op === undefined
-      ? allCases().filter((c) => !c.cpuOnly).map(({ op }) => op)
+      ? allCases().filter((c) => runsOn("cuda", c)).map(({ op }) => op)
       : [values.op];
     const parts = name === "conformance"
       ? [...new Set(table)].map((op) => ({ op }))

@@ -1,5 +1,6 @@
 /** The conformance table on a device: references on all cores, results case by case. */
 import type { Device } from "../../ffi/device.ts";
+import { runsOn } from "../../src/conformance/case.ts";
 import { allCases } from "../../src/conformance/cases.ts";
 import { type Prepared, type Row, runCase } from "../../src/conformance/runner.ts";
 
@@ -21,8 +22,8 @@ export interface Conformance {
 export async function conformance(device: Device, only?: string): Promise<Conformance> {
   const started = performance.now();
   const cases = allCases();
-  const wanted = cases.flatMap(({ op, cpuOnly }, index) =>
-    (only === undefined || op === only) && !(cpuOnly && device.kind !== "cpu") ? [index] : []
+  const wanted = cases.flatMap((c, index) =>
+    (only === undefined || c.op === only) && runsOn(device.kind, c) ? [index] : []
   );
   const rows: Row[] = [];
   for await (const prepared of references(wanted)) {

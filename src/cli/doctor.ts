@@ -4,7 +4,7 @@ import { cacheFolder } from "../../ffi/cache_folder.ts";
 import { openLibrary } from "../../ffi/library.ts";
 import { load } from "../../mod.ts";
 import { allCases } from "../conformance/cases.ts";
-import type { TableCase } from "../conformance/case.ts";
+import { runsOn, type TableCase } from "../conformance/case.ts";
 import { check, type CheckedRow, describeFailure } from "../conformance/check.ts";
 import { select } from "../conformance/select.ts";
 import { CheckRecord } from "../engine/check_record.ts";
@@ -64,7 +64,7 @@ export async function doctor(args: string[], signal: AbortSignal): Promise<void>
   const cases = chosenCases(values.full ? "full" : values.quick ? "quick" : "variants");
   for (const kind of DEVICES) {
     if (values.device === undefined || values.device === kind) {
-      const able = cases.filter((c) => kind === "cpu" || !c.cpuOnly);
+      const able = cases.filter((c) => runsOn(kind, c));
       await examine(kind, () => examineDevice(kind, able, signal));
     }
   }

@@ -33,6 +33,13 @@ export interface TableCase extends Case {
   /** which variants of ops it is about (src/schedule/variants.ts) */ variants: readonly string[];
   /** multiplications of its reference, about */ work: number;
   /** GPU devices have no kernel for it and refuse it as unsupported */ cpuOnly?: boolean;
+  /** about the CPU device's interleaved rows; GPU devices have the same kernels in other cases */ interleaved?:
+    boolean;
+}
+
+/** Whether a device of that kind runs the case. */
+export function runsOn(kind: string, { cpuOnly, interleaved }: TableCase): boolean {
+  return kind === "cpu" || !(cpuOnly || interleaved);
 }
 
 /** A seed from a name, so that a case keeps its data when others come and go. */

@@ -1,6 +1,7 @@
 /** The dispatches that `explain` counts are those that the lowering makes: whole models and single ops on software Metal. */
 import { assert, assertEquals } from "@std/assert";
 import { encodeInput, type RunInput } from "../../src/engine/input.ts";
+import { runsOn } from "../../src/conformance/case.ts";
 import { allCases } from "../../src/conformance/cases.ts";
 import { costOf, type RunShape } from "../../src/schedule/cost.ts";
 import { DECODE_ROWS, dispatchesOf, type MatrixUnits } from "../../src/schedule/dispatches.ts";
@@ -130,7 +131,7 @@ Deno.test("the dispatches of single ops on matrix units are counted as a GPU mak
 Deno.test("the dispatches of single ops are counted as a GPU makes them, in every fusion and mix of formats", async () => {
   using device = await openMetal(library.path);
   const counted = new Map<string, number>();
-  for (const c of allCases().filter((c) => !c.cpuOnly)) {
+  for (const c of allCases().filter((c) => runsOn("metal", c))) {
     const kernels = [
       "bf16",
       "affine4/64+bf16|",

@@ -4,12 +4,13 @@
  * through matrix units are checked so too, which no Metal device does by itself.
  */
 import { assert } from "@std/assert";
+import { runsOn } from "../../src/conformance/case.ts";
 import { allCases } from "../../src/conformance/cases.ts";
 import { prepare, type Prepared, type Row, runCase } from "../../src/conformance/runner.ts";
 import { openMetal, productLibrary, SoftwareMetal } from "./metal.ts";
 
 const ignore = Deno.build.os !== "linux";
-const cases = allCases().filter((c) => !c.cpuOnly);
+const cases = allCases().filter((c) => runsOn("metal", c));
 const ops = [...new Set(cases.map(({ op }) => op))];
 /**
  * Where every access is checked, a case may have this many bytes of buffers and this many rows. Of KV pages a case touches

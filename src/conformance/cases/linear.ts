@@ -321,8 +321,8 @@ export function linearCases(): TableCase[] {
     variants: variantsOf(d),
     work: d.rows * d.k * d.n.reduce((a, b) => a + b, 0),
     tolerance: PRODUCT,
-    cpuOnly: banded.includes(d) ||
-      blockColumns(Array.isArray(d.format) ? d.format[0] : d.format) === 16 && d.k % 32 !== 0,
+    interleaved: banded.includes(d),
+    cpuOnly: blockColumns(Array.isArray(d.format) ? d.format[0] : d.format) === 16 && d.k % 32 !== 0,
     build: (exact) => linearProblem(d, seedOf(name(d)), exact),
   }));
 }
