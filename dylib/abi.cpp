@@ -447,10 +447,11 @@ int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t plan_bytes
     pass->owner = device->shared;
     shared.device->memory.passes++;  // ~SharedPass takes it back, also when compile throws
     pass->pass = shared.device->compile(std::move(decoded));
+    const bool is_for_few_runs = pass->pass->plan->flags & kPlanInPlace;
     auto handle = std::make_unique<mb_pass>();
     handle->shared = std::move(pass);
     *out = handle.release();
-    give_back_free_memory();
+    if (!is_for_few_runs) give_back_free_memory();  // which takes milliseconds: a tower's passes are made for each picture
   });
 }
 

@@ -20,7 +20,7 @@ export interface DeviceOptions extends LibraryOptions {
   level?: string;
   /**
    * CPU: whether fast passes keep copies of the weights of linear ops with sixteen rows interleaved, where those take no more than half
-   * of the memory; default true. Without them weights are read where they lie, at about two thirds of the speed
+   * of the memory; default true. Without them weights are read where they lie, at two thirds to five sixths of the speed
    */
   interleave?: boolean;
   /** CUDA: which GPU, from 0; default: the first */

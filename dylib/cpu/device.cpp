@@ -75,12 +75,11 @@ class CpuDevice final : public Device {
   }
 
   std::string info() const override {
-    const uint64_t physical = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     char text[512];
     snprintf(text, sizeof text,
              "{\"kind\":\"cpu\",\"name\":%s,\"level\":\"%s\",\"threads\":%d,\"memoryBytes\":%llu,"
              "\"weightAlignment\":%llu,\"maxBufferBytes\":%llu,\"unifiedMemory\":true}",
-             json_text(cpu_name()).c_str(), kernels_.level, threads_, static_cast<unsigned long long>(physical),
+             json_text(cpu_name()).c_str(), kernels_.level, threads_, static_cast<unsigned long long>(memory_of_machine()),
              static_cast<unsigned long long>(weight_alignment()), 1ull << 47);
     return text;
   }

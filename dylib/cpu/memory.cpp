@@ -52,8 +52,12 @@ void leave_pages(const uint8_t *first, uint64_t bytes) {
   if (to > from) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);  // a wish only
 }
 
+uint64_t memory_of_machine() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 uint64_t memory_of_process() {
-  uint64_t most = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  uint64_t most = memory_of_machine();
   if (FILE *file = fopen("/sys/fs/cgroup/memory.max", "r")) {
     unsigned long long limit;  // "max" is no number
     if (fscanf(file, "%llu", &limit) == 1 && limit < most) most = limit;

@@ -20,6 +20,8 @@ void advise_streamed(std::vector<AddressRange> ranges);
 // Gives up the pages of a mapped file that lie within; who reads there gets them again.
 void leave_pages(const uint8_t *first, uint64_t bytes);
 
+uint64_t memory_of_machine();  // bytes
+
 // Bytes of memory that this process may have at most: the machine's, or what its control group allows.
 uint64_t memory_of_process();
 

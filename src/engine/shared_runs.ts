@@ -1,4 +1,5 @@
 /** Work that callers share while it is under way: whoever wants the same thing meanwhile waits for the same run. */
+import { unlessAborted } from "../abort.ts";
 
 interface Run<T> {
   result: Promise<T>;
@@ -23,13 +24,9 @@ export class SharedRuns<T> {
     signal?.throwIfAborted();
     const run = this.#runs.get(key) ?? this.#start(key, work);
     run.callers++;
-    const left = Promise.withResolvers<never>();
-    const leave = () => left.reject(signal!.reason);
-    signal?.addEventListener("abort", leave, { once: true });
     try {
-      return await Promise.race([run.result, left.promise]);
+      return await unlessAborted(run.result, signal);
     } finally {
-      signal?.removeEventListener("abort", leave);
       if (--run.callers === 0) {
         run.stop.abort(); // which does nothing to a run that has ended
         if (this.#runs.get(key) === run) this.#runs.delete(key);

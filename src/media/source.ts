@@ -1,4 +1,5 @@
 /** Bytes of a media source, wherever it is, within a limit and with the script's own permissions. */
+import { unlessAborted } from "../abort.ts";
 import { pathOfFileUrl } from "../file_url.ts";
 import { requirePermission } from "../../ffi/permissions.ts";
 import { InvalidArgument, MarkbaseError, MediaError } from "../errors.ts";
@@ -156,20 +157,6 @@ async function openFile(path: string, signal: AbortSignal | undefined): Promise<
   } catch (reason) {
     opening.then((file) => file.close(), () => {}); // should it still come
     throw reason;
-  }
-}
-
-/** The result, or the signal's reason if that comes first: what waits for a pipe cannot be called off. */
-async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) return await work;
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const abort = () => reject(signal.reason);
-  signal.addEventListener("abort", abort, { once: true });
-  if (signal.aborted) abort();
-  try {
-    return await Promise.race([work, aborted]);
-  } finally {
-    signal.removeEventListener("abort", abort);
   }
 }
 

@@ -171,19 +171,20 @@ MB_INLINE void with_band(const Weight &w, const Body &body) {
 // ---- making ----
 
 // The scales of a block of columns from k on, of row r of the band, to its place in the block at `to`.
-void interleave_scales(const Weight &w, const BandForm &form, int64_t row, int64_t k, int64_t r, uint8_t *to) {
-  const int kinds = form.minimums ? 2 : 1, block = form.two_levels ? 256 : form.group > 64 ? form.group : 64;
+template <class B>
+void interleave_scales(const Weight &w, int64_t row, int64_t k, int64_t r, uint8_t *to) {
+  constexpr int kinds = B::kMinimums ? 2 : 1, groups = B::kBlock / B::kGroup;
   const auto place = [&](int g, int kind, int64_t bytes) { return to + ((g * kinds + kind) * kBandRows + r) * bytes; };
   if (w.format == kAffine) {
-    for (int g = 0; g < block / form.group; g++) {
-      memcpy(place(g, 0, 2), w.scale_row(row) + (k / form.group + g) * 2, 2);
-      memcpy(place(g, 1, 2), w.bias_row(row) + (k / form.group + g) * 2, 2);
+    for (int g = 0; g < groups; g++) {
+      memcpy(place(g, 0, 2), w.scale_row(row) + (k / B::kGroup + g) * 2, 2);
+      memcpy(place(g, 1, 2), w.bias_row(row) + (k / B::kGroup + g) * 2, 2);
     }
     return;
   }
-  if (!form.two_levels) {
+  if (!B::kForm.two_levels) {
     const int64_t block_bytes = w.row_bytes / (w.columns / 32);
-    for (int g = 0; g < block / 32; g++) {
+    for (int g = 0; g < groups; g++) {
       const uint8_t *from = w.row(row) + (k / 32 + g) * block_bytes;
       for (int kind = 0; kind < kinds; kind++) memcpy(place(g, kind, 2), from + 2 * kind, 2);
     }
@@ -204,7 +205,7 @@ void interleave_scales(const Weight &w, const BandForm &form, int64_t row, int64
   bytes_of(1, six.minimums, 0);
 }
 
-// Of four bytes, the bits from bit 4 on, gathered: `Bits` of each.
+// Bit 4 of each of four bytes.
 inline uint32_t fifth_of_each(uint32_t word) { return ((word >> 4 & 0x01010101) * 0x01020408) >> 24 & 15; }
 
 // A byte a code, [rows of the band, kRun], to the codes of the block at `to` that begins with column b of the run.
@@ -251,7 +252,7 @@ void interleave_band(const Weight &w, int64_t first, uint8_t *to) {
       unpack_run(w, first + r, k, columns, codes[r], scales, biases);
     }
     for (int64_t b = 0; b < columns; b += B::kBlock, to += B::kBlockBytes) {
-      for (int64_t r = 0; r < kBandRows; r++) interleave_scales(w, B::kForm, first + r, k + b, r, to);
+      for (int64_t r = 0; r < kBandRows; r++) interleave_scales<B>(w, first + r, k + b, r, to);
       interleave_codes<B::kBits, B::kBlock>(codes, b, to + B::kScaleBytes);
     }
   }

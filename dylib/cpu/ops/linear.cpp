@@ -29,12 +29,15 @@ bool needs_u(const Op &op) {
   return o[kPreNorm] || (op.flags & kClip) || ((o[kResidual] || o[kPostNorm] || o[kScalar]) && !o[kHOut]);
 }
 
+std::vector<Weight> weights_of(const Plan &plan, const Op &op) {
+  std::vector<Weight> weights;
+  for (int slot = kW0; slot <= kW2 && op.operands[slot]; slot++) weights.push_back(weight_of(plan, op.operands[slot]));
+  return weights;
+}
+
 // Weight rows that are taken together come in multiples of this, for all weights of an op, as GeGLU takes the same rows of two.
-int64_t unit_of(const Plan &plan, const Op &op) {
-  for (int slot : {kW0, kW1, kW2}) {
-    if (op.operands[slot] && weight_of(plan, op.operands[slot]).interleaved) return kBandRows;
-  }
-  return 4;
+int64_t unit_of(const std::vector<Weight> &weights) {
+  return std::any_of(weights.begin(), weights.end(), [](const Weight &w) { return w.interleaved != nullptr; }) ? kBandRows : 4;
 }
 
 // Weight rows that are taken together. Every choice gives the same bits.
@@ -54,15 +57,12 @@ int64_t tile_rows(const Kernels &k, const Weight &w, Path path, int64_t unit, in
 
 class Linear {
  public:
-  Linear(Context &context, const Op &op) : c_(context), k_(context.kernels), op_(op), unit_(unit_of(context.plan, op)) {
+  Linear(Context &context, const Op &op)
+      : c_(context), k_(context.kernels), op_(op), weights_(weights_of(context.plan, op)), unit_(unit_of(weights_)) {
     const auto &o = op.operands;
     columns_ = columns_of(o[kX]);
     rows_ = c_.rows(o[kX]);
-    for (int i = 0; i < 3; i++) {
-      if (!o[kW0 + i]) break;
-      weights_.push_back(weight_of(c_.plan, o[kW0 + i]));
-      paths_.push_back(path_of(o[kW0 + i], c_.exact));
-    }
+    for (size_t i = 0; i < weights_.size(); i++) paths_.push_back(path_of(o[kW0 + i], c_.exact));
     post_norm_ = c_.vector(o[kPostNorm]);
     pre_norm_ = c_.vector(o[kPreNorm]);
     scalar_ = o[kScalar] ? *c_.vector(o[kScalar]) : 1.0f;
@@ -265,9 +265,9 @@ class Linear {
   Context &c_;
   const Kernels &k_;
   const Op &op_;
-  const int64_t unit_;
+  const std::vector<Weight> weights_;
+  const int64_t unit_;  // unit_of(weights_)
   int64_t columns_, rows_;
-  std::vector<Weight> weights_;
   std::vector<Path> paths_;
   const float *post_norm_, *pre_norm_;
   float scalar_;
@@ -295,16 +295,16 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
     tiles.add_thread(kMaxTile * 4);
   }
   uint64_t largest = 0, all = 0;
-  for (int i = 0; i < 3; i++) {
-    if (!o[kW0 + i]) continue;
-    const Weight w = weight_of(plan, o[kW0 + i]);
+  const std::vector<Weight> weights = weights_of(plan, op);
+  for (size_t i = 0; i < weights.size(); i++) {
+    const Weight &w = weights[i];
     uint64_t bytes;
     if (path_of(o[kW0 + i], exact) == Path::kInt8) {
       bytes = ScratchNeed::rounded(static_cast<uint64_t>(k.tile_bytes(w)));
       const std::pair<int64_t, Order> encoding{w.group, w.order()};
       if (std::find(encodings.begin(), encodings.end(), encoding) == encodings.end()) encodings.push_back(encoding);
     } else {
-      bytes = ScratchNeed::rounded(static_cast<uint64_t>(std::max(kTileFloats, unit_of(plan, op) * columns)) * 4);
+      bytes = ScratchNeed::rounded(static_cast<uint64_t>(std::max(kTileFloats, unit_of(weights) * columns)) * 4);
     }
     largest = std::max(largest, bytes);
     all += bytes;
@@ -317,10 +317,10 @@ ScratchNeed need_linear(const Kernels &k, const Plan &plan, const Op &op, bool e
 
 std::string name_linear(const Plan &plan, const Op &op, bool exact) {
   std::string name = "linear";
-  for (int i = 0; i < 3; i++) {
+  const std::vector<Weight> weights = weights_of(plan, op);
+  for (size_t i = 0; i < weights.size(); i++) {
+    const Weight &w = weights[i];
     const Tensor *t = op.operands[kW0 + i];
-    if (!t) continue;
-    const Weight w = weight_of(plan, t);
     name += w.format == kAffine ? "_q" + std::to_string(w.bits) : std::string("_") + format_traits(w.format)->name;
     name += path_of(t, exact) == Path::kF32 ? "_f32" : w.interleaved ? "_int8_interleaved" : "_int8";
   }
