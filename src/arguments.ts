@@ -15,7 +15,7 @@ export function checkFields(value: object, known: readonly string[]): void {
 }
 
 /** An object whose own fields say all, unlike a list, a Map or a Date. */
-function isRecord(value: unknown): boolean {
+export function isRecord(value: unknown): boolean {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
   const prototype = Object.getPrototypeOf(value);
   return prototype === null || prototype === Object.prototype || Object.keys(value).length > 0;
@@ -64,9 +64,10 @@ export function signalOf(value: unknown): AbortSignal | undefined {
   throw new InvalidArgument(`signal is ${describe(value)}; it must be an AbortSignal.`);
 }
 
-/** A value for an error message. */
+/** A value for an error message, short. */
 export function describe(value: unknown): string {
   if (typeof value === "string") return JSON.stringify(value.length > 60 ? value.slice(0, 57) + "…" : value);
   if (typeof value === "object" && value !== null) return Array.isArray(value) ? "a list" : "an object";
-  return String(value);
+  if (typeof value === "function") return "a function"; // its text may be long
+  return typeof value === "bigint" ? `${value}n` : String(value); // unlike the number, which may be allowed
 }

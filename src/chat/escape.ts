@@ -30,6 +30,11 @@ export function restoreText(text: string): string {
   );
 }
 
+/** Whether a character of escaped text stands for something else or for nothing; a quoted one is two characters. */
+export function isMark(character: string): boolean {
+  return character >= CALLER_LESS && character <= CLOSE && character.length === 1;
+}
+
 /** A function that fences the control tokens of template text; the longest token wins. */
 export function templateTextFence(controlTokens: ReadonlyMap<string, number>): (text: string) => string {
   const tokens = controlTokenPattern(controlTokens);

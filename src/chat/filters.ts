@@ -76,6 +76,7 @@ const sort: Filter = (operand, args, named, context) => {
 };
 
 const map: Filter = (operand, args, named, context) => {
+  if (!operand.__bool__().value) return toList([]); // None and 0 too, as in Jinja
   const attribute = named.get("attribute");
   if (attribute !== undefined) {
     const otherwise = named.get("default");

@@ -1,5 +1,6 @@
 /** Chat messages and tools as callers give them, their checks, and their preparation for a template. */
 
+import { describe } from "../arguments.ts";
 import { InvalidArgument } from "../errors.ts";
 import type { AudioInput, ImageInput, VideoInput } from "../media/inputs.ts";
 import type { Warning } from "../warning.ts";
@@ -118,11 +119,12 @@ export function prepareMessages(messages: readonly Message[], channels: boolean)
   const media: ContentPart[] = [];
   const warnings: Warning[] = [];
   const furtherFields: PreparedMessages["furtherFields"] = [];
-  messages.forEach((message, i) => {
+  // Holes of a list have their turns too, and are refused as undefined.
+  Array.from(messages).forEach((message, i) => {
     const where = `Message ${i}`;
     if (typeof message !== "object" || message === null || !ROLES.includes(message.role)) {
       throw new InvalidArgument(
-        `${where} has the role ${quote(message?.role)}. Use one of ${ROLES.join(", ")}.`,
+        `${where} has the role ${describe(message?.role)}. Use one of ${ROLES.join(", ")}.`,
       );
     }
     const out: Record<string, unknown> = { role: message.role };
@@ -151,7 +153,9 @@ export function prepareMessages(messages: readonly Message[], channels: boolean)
 export function ignoredField(field: string, where: string): Warning {
   return {
     code: "field_ignored",
-    message: `${where}: its field ${quote(field)} is ignored, since the chat template names no such field.`,
+    message: `${where}: its field ${
+      describe(field)
+    } is ignored, since the chat template names no such field.`,
   };
 }
 
@@ -175,9 +179,9 @@ export function prepareTools(tools: readonly Tool[]): Tool[] {
   if (!Array.isArray(tools)) {
     throw new InvalidArgument("tools is not a list. Pass a list of function declarations.");
   }
-  tools.forEach((tool, i) => {
+  Array.from(tools).forEach((tool, i) => {
     if (typeof tool !== "object" || tool === null || tool.type !== "function") {
-      throw new InvalidArgument(`Tool ${i} has the type ${quote(tool?.type)}. Use "function".`);
+      throw new InvalidArgument(`Tool ${i} has the type ${describe(tool?.type)}. Use "function".`);
     }
     const name = tool.function?.name;
     if (typeof name !== "string" || name === "") {
@@ -185,13 +189,20 @@ export function prepareTools(tools: readonly Tool[]): Tool[] {
     }
     const { description, parameters } = tool.function;
     if (description !== undefined && description !== null) {
-      text(description, `Tool ${quote(name)}: description`);
+      text(description, `Tool ${describe(name)}: description`);
     }
     if (
       parameters !== undefined && parameters !== null &&
       (typeof parameters !== "object" || Array.isArray(parameters))
     ) {
-      throw new InvalidArgument(`Tool ${quote(name)}: parameters is not a JSON schema object.`);
+      throw new InvalidArgument(`Tool ${describe(name)}: parameters is not a JSON schema object.`);
+    }
+    const properties = parameters?.properties ?? {};
+    if (typeof properties !== "object" || Array.isArray(properties)) {
+      throw new InvalidArgument(
+        `Tool ${describe(name)}: parameters.properties is ${describe(properties)}; ` +
+          `it must be an object from names to JSON schemas.`,
+      );
     }
   });
   return tools.slice();
@@ -207,9 +218,9 @@ function prepareContent(message: Message, where: string, media: ContentPart[]): 
   if (typeof content === "string") return content;
   if (!Array.isArray(content)) {
     if (role === "tool" && typeof content === "object") return content;
-    throw new InvalidArgument(`${where}: content is ${quote(content)}. Use a text or a list of parts.`);
+    throw new InvalidArgument(`${where}: content is ${describe(content)}. Use a text or a list of parts.`);
   }
-  const parts = content.map((part: ContentPart, j) => {
+  const parts = Array.from(content, (part: ContentPart, j) => {
     const type = part?.type;
     if (type === "text") return { type, text: text(part.text, `${where}: text of part ${j}`) };
     if (MEDIA.includes(type)) {
@@ -224,7 +235,7 @@ function prepareContent(message: Message, where: string, media: ContentPart[]): 
     const own = OPENAI_PARTS.get(type);
     const hint = own === undefined ? "" : ` Write {type: "${own}", ${own}: …} with a path, URL or bytes.`;
     throw new InvalidArgument(
-      `${where}: part ${j} has the type ${quote(type)}. Use one of text, ${MEDIA.join(", ")}.${hint}`,
+      `${where}: part ${j} has the type ${describe(type)}. Use one of text, ${MEDIA.join(", ")}.${hint}`,
     );
   });
   // Templates print such a list as Python does ("[{'type': …}]") in the system turn.
@@ -262,12 +273,5 @@ function dropChannels(content: string): string {
 
 function text(value: unknown, what: string): string {
   if (typeof value === "string") return value;
-  throw new InvalidArgument(`${what} is ${quote(value)}, not a text.`);
-}
-
-/** A value for an error message, short. */
-export function quote(value: unknown): string {
-  if (typeof value === "string") return JSON.stringify(value.length > 60 ? value.slice(0, 57) + "…" : value);
-  if (value === null || typeof value !== "object") return String(value);
-  return Array.isArray(value) ? "a list" : "an object";
+  throw new InvalidArgument(`${what} is ${describe(value)}, not a text.`);
 }

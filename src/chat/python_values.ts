@@ -1,7 +1,7 @@
 /** How Python would print, compare and serialise the values of a template; templates are written for Python. */
 
 import { Environment, Interpreter } from "npm:@huggingface/jinja@0.5.11";
-import { restoreText } from "./escape.ts";
+import { isMark, restoreText } from "./escape.ts";
 
 /** A value inside the template engine. `value` is a string, number, boolean, null, array, Map or function. */
 export interface RuntimeValue {
@@ -104,17 +104,23 @@ function pythonRepr(value: RuntimeValue, charge: Charge): string {
 function reprText(text: string, charge: Charge): string {
   charge(text.length >> 6);
   const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
-  // deno-lint-ignore no-control-regex
-  const body = text.replace(/[\\\n\r\t\0-\x1f\x7f-\xa0\xad'"]/g, (c) => {
+  const body = text.replace(NOT_AS_IT_IS, (marked, hidden: string | undefined) => {
+    const c = hidden ?? marked;
+    if (c === " " || isMark(marked)) return marked;
     if (c === "'" || c === '"') return c === quote ? "\\" + c : c;
     if (c === "\\") return "\\\\";
     if (c === "\n") return "\\n";
     if (c === "\r") return "\\r";
     if (c === "\t") return "\\t";
-    return "\\x" + c.charCodeAt(0).toString(16).padStart(2, "0");
+    const hex = c.codePointAt(0)!.toString(16);
+    if (hex.length <= 2) return "\\x" + hex.padStart(2, "0");
+    return hex.length <= 4 ? "\\u" + hex.padStart(4, "0") : "\\U" + hex.padStart(8, "0");
   });
   return quote + body + quote;
 }
+
+/** What `repr` may write otherwise: quotes, the backslash, what Python does not print, and a quoted mark of caller text. */
+const NOT_AS_IT_IS = /\uF8E0([\uF8E0-\uF8E3])|[\\'"\p{C}\p{Z}]/gu;
 
 /** Digits of an integer; beyond 1e21, where JavaScript would turn to exponents, as Python prints a float. */
 function pythonInteger(n: number): string {
@@ -261,7 +267,7 @@ function jsonText(text: string, options: JsonOptions, charge: Charge): string {
     /\uF8E0([\uF8E0-\uF8E3])|[\uF8E1-\uF8E3]|[^\0-\x7f]/g,
     (c, mark: string | undefined) => {
       const character = mark ?? c;
-      if (mark === undefined && character >= "\uF8E1" && character <= "\uF8E3") return character;
+      if (mark === undefined && isMark(c)) return c;
       return "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0");
     },
   );

@@ -1,6 +1,7 @@
 /** Renders conversations with a checkpoint's own chat template. */
 
 import { parse, tokenize } from "npm:@huggingface/jinja@0.5.11";
+import { describe } from "../arguments.ts";
 import { InvalidArgument, MarkbaseError, TemplateError, UnknownOption } from "../errors.ts";
 import type { Segment } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
@@ -261,7 +262,9 @@ function callerValue(value: unknown, path: string, depth = 0): unknown {
   if (typeof value === "string") return escapeCallerText(value);
   if (value === null || typeof value === "boolean") return value;
   if (typeof value === "number" && Number.isFinite(value)) return value;
-  if (Array.isArray(value)) return value.map((item, i) => callerValue(item, `${path}[${i}]`, depth + 1));
+  if (Array.isArray(value)) {
+    return Array.from(value, (item, i) => callerValue(item, `${path}[${i}]`, depth + 1)); // holes are refused
+  }
   if (typeof value === "object" && [Object.prototype, null].includes(Object.getPrototypeOf(value))) {
     // A null prototype keeps "__proto__" an ordinary key.
     const copy: Record<string, unknown> = Object.create(null);
@@ -271,7 +274,7 @@ function callerValue(value: unknown, path: string, depth = 0): unknown {
     return copy;
   }
   throw new InvalidArgument(
-    `${path} is ${typeof value === "object" ? "an object of a class" : String(value)}; ` +
+    `${path} is ${typeof value === "object" ? "an object of a class" : describe(value)}; ` +
       `messages and tools are made of texts, finite numbers, booleans, null, lists and plain objects.`,
   );
 }

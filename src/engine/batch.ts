@@ -17,7 +17,7 @@ export async function answerAll(
   if (!Array.isArray(requests)) throw new InvalidArgument("The requests of a batch must be a list.");
   const signal = signalOf(options.signal);
   signal?.throwIfAborted();
-  const calls = requests.map((request, index) => callOf(request, options, index));
+  const calls = Array.from(requests, (request, index) => callOf(request, options, index)); // holes too
   const replies = new Array<Reply>(calls.length);
   let fatal: { error: unknown } | undefined;
   let next = 0;

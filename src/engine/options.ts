@@ -1,5 +1,5 @@
 /** Checks options: unknown names, types and ranges. */
-import { describe, flag, integer, number, positive, signalOf } from "../arguments.ts";
+import { describe, flag, integer, isRecord, number, positive, signalOf } from "../arguments.ts";
 import { ContextFull, InvalidArgument } from "../errors.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import {
@@ -141,10 +141,8 @@ export function tokenIds(
 
 function stopTexts(value: unknown): readonly string[] {
   if (value === undefined) return [];
-  const texts = typeof value === "string" ? [value] : value;
-  const usable = Array.isArray(texts) && texts.length <= MAX_STOPS &&
-    texts.every((text) => typeof text === "string" && text !== "");
-  if (usable) return [...texts];
+  const texts = Array.isArray(value) && value.length <= MAX_STOPS ? [...value] : [value]; // holes are undefined
+  if (texts.every((text) => typeof text === "string" && text !== "")) return texts;
   throw new InvalidArgument(
     `stop is ${
       describe(value)
@@ -160,12 +158,12 @@ function biases(
 ): ReadonlyMap<number, number> {
   const checked = new Map(suppressed.map((id) => [id, -MOST_BIAS]));
   if (value === undefined) return checked;
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+  if (!(value instanceof Map) && !isRecord(value)) {
     throw new InvalidArgument(
       `logitBias is ${describe(value)}; it must be an object or a Map from token id to number.`,
     );
   }
-  const entries: [unknown, unknown][] = value instanceof Map ? [...value] : Object.entries(value);
+  const entries: [unknown, unknown][] = value instanceof Map ? [...value] : Object.entries(value as object);
   for (const [key, add] of entries) {
     const id = typeof key === "string" && /^\d+$/.test(key) ? Number(key) : key;
     integer("A token id in logitBias", id, 0, vocabularySize - 1);

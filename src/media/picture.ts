@@ -1,5 +1,5 @@
 /** From what a caller passes as a picture to upright 8-bit RGB. */
-import { checkFields } from "../arguments.ts";
+import { checkFields, describe } from "../arguments.ts";
 import { InvalidArgument, MediaError } from "../errors.ts";
 import { Breath } from "./breath.ts";
 import { type Decoded, decodeWith } from "./codecs.ts";
@@ -126,7 +126,9 @@ async function rawPicture(input: RawPixels, signal: AbortSignal | undefined): Pr
   checkFields(input, ["data", "width", "height", "channels"]);
   const side = (n: unknown) => Number.isSafeInteger(n) && (n as number) > 0;
   if (!side(width) || !side(height)) {
-    throw new InvalidArgument(`The raw picture is ${width} × ${height}; its sides are whole numbers from 1.`);
+    throw new InvalidArgument(
+      `The raw picture is ${describe(width)} × ${describe(height)}; its sides are whole numbers from 1.`,
+    );
   }
   checkPixels(width, height);
   const channels = input.channels ?? data.length / (width * height);
@@ -134,7 +136,7 @@ async function rawPicture(input: RawPixels, signal: AbortSignal | undefined): Pr
     throw new InvalidArgument(
       `The raw picture has ${data.length} values; ${width} × ${height} pixels of 1, 2, 3 or 4 channels need ` +
         `${width * height} for each channel${
-          input.channels === undefined ? "" : ` (channels: ${channels})`
+          input.channels === undefined ? "" : ` (channels: ${describe(channels)})`
         }.`,
     );
   }

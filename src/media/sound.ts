@@ -1,5 +1,5 @@
 /** From what a caller passes as a sound to 16 kHz mono. */
-import { checkFields } from "../arguments.ts";
+import { checkFields, describe } from "../arguments.ts";
 import { InvalidArgument, MediaError } from "../errors.ts";
 import { readCompressed } from "./compressed_sound.ts";
 import { isFfmpegFormat, soundWithFfmpeg } from "./ffmpeg.ts";
@@ -85,7 +85,10 @@ function rawSound(input: RawSamples): MonoSound {
   if (
     !Number.isInteger(channels) || channels < 1 || channels > MOST_CHANNELS || data.length % channels !== 0
   ) {
-    throw new InvalidArgument(`${data.length} raw samples are not whole frames of ${channels} channels.`);
+    throw new InvalidArgument(
+      `${data.length} raw samples are not whole frames of ${describe(channels)} channels; ` +
+        `channels is a whole number from 1 to ${MOST_CHANNELS} that divides them.`,
+    );
   }
   checkRate(sampleRate);
   const frames = data.length / channels;
@@ -103,6 +106,8 @@ function rawSound(input: RawSamples): MonoSound {
 function checkRate(rate: number): void {
   if (Number.isInteger(rate) && rate >= LEAST_RATE && rate <= MOST_RATE) return;
   throw new InvalidArgument(
-    `The sound has ${rate} samples a second; whole rates from ${LEAST_RATE} to ${MOST_RATE} can be read.`,
+    `The sound has ${
+      describe(rate)
+    } samples a second; whole rates from ${LEAST_RATE} to ${MOST_RATE} can be read.`,
   );
 }

@@ -120,6 +120,10 @@ Deno.test("values print as Python prints them", () => {
     [12345678901234, "12345678901234"],
     [[1, "it's", null, { a: [true] }], "[1, \"it's\", None, {'a': [True]}]"],
     ["plain <b>", "plain <b>"],
+    // What Python's `repr` does not print: format characters, separators, private use; marks of our own are none of them.
+    [["a\uFEFF\u2028\u3000b é\u{1F600}"], "['a\\ufeff\\u2028\\u3000b é\u{1F600}']"],
+    [["\u{E0001}\u{F0000}\xAD\x7F"], "['\\U000e0001\\U000f0000\\xad\\x7f']"],
+    [["<a\uF8E0\uF8E1>"], "['<a\\uf8e0\\uf8e1>']"],
   ];
   for (const [value, expected] of printed) assertEquals(output(all, { v: value }), expected);
   assertEquals(
@@ -142,6 +146,7 @@ Deno.test("filters and string methods follow Python and Jinja", () => {
     ["{{ {'b': 1, 'A': 2} | dictsort }}", "[('A', 2), ('b', 1)]"],
     ["{{ [{'n': 2}, {'n': 1}] | map(attribute='n') | list }}", "[2, 1]"],
     ["{{ ['a', 'b'] | map('upper') | join }}", "AB"],
+    ["{{ none | map('upper') | list }}{{ 0 | map(attribute='n') | list }}", "[][]"],
     ["{{ missing | default('d') }}{{ '' | default('e', true) }}{{ missing | default }}", "de"],
     [
       "{{ {'a': [1, 2.5, null, 'é<']} | tojson if false else {'a': 'é<'} | tojson(indent=2) }}",
@@ -204,6 +209,10 @@ Deno.test("messages of the wrong shape are typed errors that name the message", 
     [[{ role: "robot", content: "x" }], '"robot"'],
     [[{ content: "x" }], "undefined"],
     [[null], "Message 0"],
+    [new Array(2), "Message 0"], // holes
+    [[...HI, , ...HI], "Message 1"],
+    [[{ role: "user", content: [{ type: "text", text: "a" }, ,] }], "part 1"],
+    [[{ role: "user", content: "x", extra: [1, ,] }], "messages[0].extra[1]"],
     [[{ role: "user" }], "no content"],
     [[{ role: "user", content: null }], "no content"],
     [[{ role: "user", content: 5 }], "content is 5"],
@@ -229,6 +238,12 @@ Deno.test("messages of the wrong shape are typed errors that name the message", 
   }
   const tools = [{ type: "function", function: { name: "" } }];
   assertThrows(() => chat.render(HI, { tools: tools as never }), InvalidArgument, "no name");
+  assertThrows(() => chat.render(HI, { tools: new Array(1) }), InvalidArgument, "Tool 0");
+  for (const properties of ["x", [1], 5]) {
+    const parameters = { type: "object", properties };
+    const odd = [{ type: "function" as const, function: { name: "f", parameters } }];
+    assertThrows(() => chat.render(HI, { tools: odd }), InvalidArgument, 'Tool "f": parameters.properties');
+  }
   assertThrows(() => chat.render(HI, { enableThinking: true } as never), UnknownOption, "enableThinking");
 });
 

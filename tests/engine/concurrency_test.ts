@@ -1,7 +1,7 @@
 /** Many calls of one model at once: equal to calls alone, aborted, left early, disposed. */
 import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
-import { DeviceError, Disposed, load, type LoadOptions, MarkbaseError } from "../../mod.ts";
+import { DeviceError, Disposed, InvalidArgument, load, type LoadOptions, MarkbaseError } from "../../mod.ts";
 import { type Internals, loadWith } from "../../src/engine/load.ts";
 import { EXACT, generated, QUESTIONS, user } from "../support/calls.ts";
 import { maxDifference, TINY } from "../support/models.ts";
@@ -285,6 +285,7 @@ Deno.test("a request of a batch that fails has its error in its place, and the o
     undefined,
   ]);
   assertEquals(replies.map(({ finishReason }) => finishReason), ["stop", "error", "error", "stop"]);
+  await assertRejects(() => model.batch([user("Hi"), , user("Hi")] as never), InvalidArgument, "Request 1");
 });
 
 Deno.test("a batch larger than the cache waits for room rather than fail", async () => {

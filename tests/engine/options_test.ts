@@ -110,8 +110,18 @@ const WRONG: [string, unknown[]][] = [
   ["presencePenalty", [NaN, 1000]],
   ["frequencyPenalty", ["1", -1000]],
   ["seed", [-1, 0.5, 2 ** 53, "7"]],
-  ["stop", ["", [""], [1], 5, new Array(65).fill("x")]],
-  ["logitBias", [[1], 5, { x: 1 }, { 100: 1 }, { 1: NaN }, { 1: undefined }, new Map([[-1, 1]])]],
+  ["stop", ["", [""], [1], 5, new Array(2), new Array(65).fill("x")]],
+  ["logitBias", [
+    [1],
+    5,
+    new Set([1]),
+    new Date(0),
+    { x: 1 },
+    { 100: 1 },
+    { 1: NaN },
+    { 1: undefined },
+    new Map([[-1, 1]]),
+  ]],
   ["logprobs", [-1, 257, "3"]],
   ["ignoreEos", ["yes", 1]],
   ["signal", [{}, "x"]],
@@ -124,6 +134,16 @@ for (const [name, values] of WRONG) {
     }
   });
 }
+
+Deno.test("a wrong value is told from the number that it resembles, and is short", () => {
+  const wrong = (options: object) =>
+    assertThrows(() => settingsOf(options as never, configOf(SUGGESTED)), InvalidArgument).message;
+  assertEquals(wrong({ topP: 1n }), "topP is 1n; it must be a number above 0, up to 1.");
+  assertEquals(
+    wrong({ topP: () => "a long text" }),
+    "topP is a function; it must be a number above 0, up to 1.",
+  );
+});
 
 Deno.test("an option that a call does not know throws UnknownOption, whatever its value", async () => {
   await assertRejects(() => load(TINY, { contextlength: 5 } as never), UnknownOption, "contextlength");

@@ -174,6 +174,7 @@ Deno.test("raw pixels of the wrong length, type or range are refused with the nu
     [{ data: new Uint8Array(12), width: 2, height: 2, channels: 4 }, /channels: 4/],
     [{ data: [1, 2, 3], width: 1, height: 1 }, /bytes or floats/],
     [{ data: new Uint8Array(3), width: 0.5, height: 2 }, /0\.5 × 2/],
+    [{ data: new Uint8Array(12), width: "2", height: 2 }, /"2" × 2/],
     [{ data: new Float32Array([0, NaN, 0]), width: 1, height: 1 }, /NaN/],
     [{ data: new Float32Array([0, 256, 0]), width: 1, height: 1 }, /256/],
     [null, /path, a URL/],

@@ -60,7 +60,9 @@ Deno.test("raw samples of any type and number of channels give one sound", async
 Deno.test("raw samples of a wrong shape, rate or value are refused with the numbers", async () => {
   const wrong: [unknown, RegExp][] = [
     [{ data: new Float32Array(5), sampleRate: 16_000, channels: 2 }, /5 raw samples.*2 channels/],
+    [{ data: new Float32Array(6), sampleRate: 16_000, channels: "2" }, /"2" channels; .* from 1 to 256/],
     [{ data: new Float32Array(5), sampleRate: 0 }, /0 samples a second/],
+    [{ data: new Float32Array(5), sampleRate: "16000" }, /"16000" samples a second/],
     [{ data: new Float32Array(5), sampleRate: 22_050.5 }, /22050\.5/],
     [{ data: new Float32Array([0, Infinity]), sampleRate: 16_000 }, /Infinity/],
     [{ data: [0, 0], sampleRate: 16_000 }, /Float32Array/],
