@@ -13,7 +13,8 @@ export interface Decoded {
   height: number;
 }
 
-type Codec = "png" | "jpeg" | "webp" | "avif" | "heic" | "cmyk";
+/** The decoders by name; `cmyk` is that of JPEGs of four components. */
+export type Codec = "png" | "jpeg" | "webp" | "avif" | "heic" | "cmyk";
 type Decode = (bytes: Uint8Array<ArrayBuffer>) => Decoded | Promise<Decoded>;
 
 /** The emscripten decoders of `@jsquash`. */
@@ -26,7 +27,7 @@ const loaded = new Map<Codec, Promise<Decode>>();
 /** Decoders keep their state in module variables, so decodes take turns. */
 let turn: Promise<unknown> = Promise.resolve();
 
-/** Decodes a picture. `cmyk` reads JPEGs of four components. Rejects with `MediaError` (`media_damaged`). */
+/** Decodes a picture in this thread. Rejects with `MediaError` (`media_damaged`). */
 export function decodeWith(codec: Codec, bytes: Uint8Array): Promise<Decoded> {
   const result = turn.then(async () => {
     let decode = loaded.get(codec);

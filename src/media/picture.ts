@@ -2,8 +2,9 @@
 import { checkFields, describe } from "../arguments.ts";
 import { InvalidArgument, MediaError } from "../errors.ts";
 import { Breath } from "./breath.ts";
-import { type Decoded, decodeWith } from "./codecs.ts";
-import { damagedImage, imageHeader } from "./headers/image.ts";
+import type { Decoded } from "./codecs.ts";
+import { decodeImage } from "./decode_apart.ts";
+import { damagedImage, type ImageHeader, imageHeader } from "./headers/image.ts";
 import { gifFrames, parseGif } from "./gif.ts";
 import type { ImageInput, RawPixels } from "./inputs.ts";
 import type { Picture } from "./resize.ts";
@@ -38,17 +39,19 @@ export async function decodePicture(bytes: Uint8Array, signal?: AbortSignal): Pr
       } pixels; ${MAX_PIXELS} are allowed. Make it smaller.`,
     );
   }
-  return await upright(await decode(format, bytes, header), header.orientation, signal);
+  return await upright(await decode(format, bytes, header, signal), header.orientation, signal);
 }
 
 async function decode(
   format: ImageFormat,
   bytes: Uint8Array,
-  header: ReturnType<typeof imageHeader>,
+  header: ImageHeader,
+  signal: AbortSignal | undefined,
 ): Promise<Decoded> {
   if (format === "gif") return await first(gifFrames(parseGif(bytes), 1));
   if (header.animated) return await first(webpFrames(bytes, 1));
-  const decoded = await decodeWith(header.components === 4 ? "cmyk" : format, bytes);
+  const pixels = Math.max(header.width * header.height, header.codedPixels ?? 0);
+  const decoded = await decodeImage(header.components === 4 ? "cmyk" : format, bytes, pixels, signal);
   if (header.cropped || decoded.width === header.width && decoded.height === header.height) return decoded;
   throw damagedImage(
     format,

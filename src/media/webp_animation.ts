@@ -1,6 +1,6 @@
 /** Animated WebP: each frame is made a still picture, decoded, and put on the canvas. */
 import { type AnimationFrame, type Area, checkAnimation, clear, LEAST_DELAY } from "./animation.ts";
-import { decodeWith } from "./codecs.ts";
+import { decodeImage } from "./decode_apart.ts";
 import { Bytes, Truncated } from "./headers/bytes.ts";
 import { damagedImage, imageHeader, riffChunks } from "./headers/image.ts";
 
@@ -26,7 +26,7 @@ export async function* webpFrames(bytes: Uint8Array, most: number): AsyncGenerat
     if (frame.x + frame.width > width || frame.y + frame.height > height) {
       throw damagedImage("webp", `frame ${i} is larger than the picture`);
     }
-    const still = await decodeWith("webp", stillPicture(bytes, frame));
+    const still = await decodeImage("webp", stillPicture(bytes, frame), frame.width * frame.height);
     if (still.width !== frame.width || still.height !== frame.height) {
       throw damagedImage("webp", `frame ${i} has another size than it declares`);
     }

@@ -1,5 +1,6 @@
 /** Media are read with the script's own permissions; a missing one is named with its exact flag. */
 import { assertEquals, assertMatch } from "@std/assert";
+import { encodePng } from "../../src/media/png.ts";
 import { mediaPath } from "./support.ts";
 import { hasFfmpeg } from "../support/process.ts";
 
@@ -39,6 +40,19 @@ Deno.test("every decoder works with permission to read the picture alone", async
     const code = `console.log((await readPicture(${JSON.stringify(path)})).width)`;
     assertMatch(await run(code, `--allow-read=${path}`), /^(48|24)\n/, name);
   }
+});
+
+Deno.test("a large picture needs no permission more than a small one", async () => {
+  const path = await Deno.makeTempFile({ suffix: ".png" });
+  await Deno.writeFile(
+    path,
+    await encodePng({ pixels: new Uint8Array(1200 * 900 * 3).fill(90), width: 1200, height: 900 }),
+  );
+  const code = `const { width, pixels } = await readPicture(${
+    JSON.stringify(path)
+  }); console.log(width, pixels.at(-1))`;
+  assertEquals(await run(code, `--allow-read=${path}`), "1200 90\n");
+  await Deno.remove(path);
 });
 
 Deno.test("without permission to read, to fetch, or to run ffmpeg, the error names the flag", async () => {

@@ -1,0 +1,58 @@
+/** Large pictures are decoded in a thread of their own. */
+import { assert, assertEquals, assertRejects } from "@std/assert";
+import { MediaError } from "../../mod.ts";
+import { macrotask } from "../../src/event_loop.ts";
+import { type Codec, decodeWith } from "../../src/media/codecs.ts";
+import { decodeImage } from "../../src/media/decode_apart.ts";
+import { mediaBytes } from "./support.ts";
+
+/** Pixels that make any picture a large one. */
+const MANY = 1e9;
+const FILES: [Codec, string][] = [
+  ["png", "smooth.png"],
+  ["jpeg", "smooth.jpg"],
+  ["cmyk", "cmyk.jpg"],
+  ["webp", "lossy.webp"],
+  ["avif", "smooth.avif"],
+  ["heic", "smooth.heic"],
+];
+
+Deno.test("every decoder gives in a thread of its own what it gives in the caller's, errors included", async () => {
+  for (const [codec, name] of FILES) {
+    const bytes = mediaBytes(name);
+    const { data, width, height } = await decodeWith(codec, bytes);
+    assertEquals(await decodeImage(codec, bytes, MANY), { data, width, height }, name);
+    const damaged = bytes.subarray(0, bytes.length / 2);
+    const usual = await assertRejects(() => decodeWith(codec, damaged), MediaError);
+    const apart = await assertRejects(() => decodeImage(codec, damaged, MANY), MediaError);
+    assertEquals([apart.code, apart.message], [usual.code, usual.message], name);
+  }
+});
+
+Deno.test("while a large picture is decoded the event loop turns, and small ones need no thread", async () => {
+  const bytes = mediaBytes("smooth.png");
+  await decodeWith("png", bytes); // its package is there now
+  const turnsOf = async (pixels: number) => {
+    let turns = 0, decoded = false;
+    const decoding = decodeImage("png", bytes, pixels).then(() => decoded = true);
+    for (; !decoded; turns++) await macrotask();
+    await decoding;
+    return turns;
+  };
+  assert(await turnsOf(1e5) < 10);
+  assert(await turnsOf(MANY) > 100);
+});
+
+Deno.test("a signal ends the thread of a large picture, and those that wait for it have their turns", async () => {
+  const bytes = mediaBytes("smooth.heic");
+  const controller = new AbortController();
+  const reason = new Error("enough");
+  const ended = [0, 1].map(() => decodeImage("heic", bytes, MANY, controller.signal).catch((error) => error));
+  const next = decodeImage("heic", bytes, MANY);
+  for (let i = 0; i < 10; i++) await macrotask();
+  controller.abort(reason);
+  assertEquals(await Promise.all(ended), [reason, reason]);
+  assertEquals((await next).width, 48);
+  const late = await decodeImage("heic", bytes, MANY, controller.signal).catch((error) => error);
+  assertEquals(late, reason);
+});
