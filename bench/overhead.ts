@@ -61,10 +61,10 @@ function alone(work: () => unknown, calls = 200): number {
 
 /** Microseconds since it was last cleared. */
 const clock = { forward: 0, native: 0, device: 0, forwards: 0 };
-function note({ wallNs, deviceNs }: RunStatistics): RunStatistics {
-  clock.native += wallNs / 1e3;
-  clock.device += deviceNs / 1e3;
-  return { wallNs, deviceNs } as RunStatistics;
+function note(statistics: RunStatistics): RunStatistics {
+  clock.native += statistics.wallNs / 1e3;
+  clock.device += statistics.deviceNs / 1e3;
+  return statistics;
 }
 const { run: runPass, runSync: runPassSync } = Pass.prototype;
 Pass.prototype.run = async function (input, output, options) {

@@ -9,6 +9,7 @@
 #include <malloc.h>
 #endif
 
+#include "guess.h"
 #include "runner.h"
 #include "status.h"
 
@@ -44,6 +45,14 @@ struct StartedRun {
   RunStatistics statistics;
   int32_t status = MB_OK;
   char error[1024] = "";
+  std::vector<Draw> draws;    // of a run that follows another: how each row's token is drawn from the other's outputs
+  uint64_t drawn_from = 0;    // bytes of these
+  bool was_ahead = false;     // it was begun before the caller asked for it
+  bool is_instead = false;    // another was begun ahead in its place
+
+  // Guarded by SharedPass::mutex.
+  bool is_over = false;              // nothing can be made to follow it any more
+  std::shared_ptr<StartedRun> next;  // begins when this ends
 
   bool has_ended() const { return ended_.load(std::memory_order_acquire); }
   // Nothing but this is touched by the runner's thread from here on.
@@ -72,8 +81,23 @@ struct StartedRun {
 struct SharedPass {
   std::shared_ptr<SharedDevice> owner;
   std::unique_ptr<Pass> pass;  // destroyed before its device
-  std::mutex started_mutex;
+
+  // What follows is guarded by `mutex`.
+  std::mutex mutex;
   std::shared_ptr<StartedRun> started;  // and not finished
+  std::shared_ptr<StartedRun> ahead;    // has begun after another, and nobody has asked for it yet
+  bool is_cancelled = false;            // by mb_pass_cancel
+  bool drops = false;                   // `ahead` is to end: nobody will ask for it
+
+  // Ends what was begun ahead; returns it if it is still under way.
+  std::shared_ptr<StartedRun> drop_ahead() {
+    if (started) started->next.reset();
+    if (ahead && ahead->is_over) ahead.reset();
+    if (ahead) drops = true;
+    note_cancelled();
+    return ahead;
+  }
+  void note_cancelled() { pass->cancelled = is_cancelled || drops; }
 
   ~SharedPass() {
     pass.reset();
@@ -202,6 +226,52 @@ RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_byt
   return statistics;
 }
 
+std::shared_ptr<StartedRun> copy_of(const void *input, uint64_t input_bytes) {
+  auto run = std::make_shared<StartedRun>();
+  run->input.resize((input_bytes + 3) / 4);
+  memcpy(run->input.data(), input, input_bytes);
+  run->input_bytes = input_bytes;
+  return run;
+}
+
+// Puts the tokens that will most likely be drawn from what a run gave into the input of the next; false if there are none.
+bool follows(StartedRun &next, const StartedRun &run) {
+  if (run.status != MB_OK || run.output.size() != next.drawn_from) return false;
+  for (size_t row = 0; row < next.draws.size(); row++) {
+    const uint32_t token = guess_token(next.draws[row], run.output.data());
+    if (token == kNone) return false;
+    next.input[kInputHeaderWords + row] = token;
+  }
+  return true;
+}
+
+// Runs what was started, and what was made to follow it, on the runner's thread.
+void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun> run) {
+  while (run) {
+    run->status = guarded(run->error, sizeof run->error, [&] {
+      run->statistics = run_once(*shared, run->input.data(), run->input_bytes, [&](uint64_t needed) {
+        run->output.resize(needed);
+        return run->output.data();
+      });
+    });
+    std::shared_ptr<StartedRun> next;
+    {
+      const std::lock_guard<std::mutex> lock(shared->mutex);
+      run->is_over = true;
+      if (shared->drops) shared->ahead.reset();  // which this is
+      shared->drops = false;
+      shared->note_cancelled();
+      next = std::move(run->next);
+      run->next.reset();
+      if (next && !follows(*next, *run)) next.reset();
+      if (next) shared->ahead = next;
+    }
+    if (!next) shared.reset();  // whoever knows of the end finds the pass released, if it is
+    run->end();
+    run = std::move(next);
+  }
+}
+
 // What a process read and compiled while it loaded leaves megabytes in the free lists of malloc, of each thread its own. Nothing
 // will need them soon.
 void give_back_free_memory() {
@@ -218,10 +288,10 @@ void check_output(uint64_t needed, const void *output, uint64_t output_bytes) {
   if (needed > 0) require(output, "output");
 }
 
-void put_statistics(const RunStatistics &statistics, uint64_t *stats) {
+void put_statistics(const RunStatistics &statistics, bool was_ahead, bool is_instead, uint64_t *stats) {
   if (stats == nullptr) return;
   const uint64_t all[8] = {statistics.wall_ns,         statistics.device_ns, statistics.dispatches,
-                           statistics.command_buffers, statistics.waits,     0, 0, 0};
+                           statistics.command_buffers, statistics.waits,     was_ahead,            is_instead, 0};
   memcpy(stats, all, sizeof all);
 }
 
@@ -460,12 +530,13 @@ int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void
   return guarded(err, err_cap, [&] {
     const std::shared_ptr<SharedPass> shared = use(pass);
     require(input, "input");
+    mb_pass_drop(pass);
     put_statistics(run_once(*shared, input, input_bytes,
                             [&](uint64_t needed) {
                               check_output(needed, output, output_bytes);
                               return static_cast<uint8_t *>(output);
                             }),
-                   stats);
+                   false, false, stats);
   });
 }
 
@@ -474,31 +545,56 @@ int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, ch
     std::shared_ptr<SharedPass> shared = use(pass);
     require(input, "input");
     if (input_bytes > (1ull << 32)) fail(MB_INVALID_INPUT, "%llu bytes are no input block", ull(input_bytes));
-    auto run = std::make_shared<StartedRun>();
-    run->input.resize((input_bytes + 3) / 4);
-    memcpy(run->input.data(), input, input_bytes);
-    run->input_bytes = input_bytes;
-    const std::lock_guard<std::mutex> lock(shared->started_mutex);
+    const std::lock_guard<std::mutex> lock(shared->mutex);
     if (shared->started) fail(MB_INVALID_ARGUMENT, "another run of this pass was started and not finished");
-    shared->owner->runner().give([run, shared]() mutable {
-      run->status = guarded(run->error, sizeof run->error, [&] {
-        run->statistics = run_once(*shared, run->input.data(), run->input_bytes, [&](uint64_t needed) {
-          run->output.resize(needed);
-          return run->output.data();
-        });
-      });
-      shared.reset();  // whoever knows of the end finds the pass released, if it is
-      run->end();
-    });
+    if (shared->ahead && !shared->drops && shared->ahead->input_bytes == input_bytes &&
+        memcmp(shared->ahead->input.data(), input, input_bytes) == 0) {
+      shared->started = std::move(shared->ahead);
+      shared->ahead.reset();
+      return;
+    }
+    auto run = copy_of(input, input_bytes);
+    run->is_instead = shared->ahead && !shared->drops;
+    shared->drop_ahead();
+    shared->owner->runner().give([run, shared]() mutable { run_started(std::move(shared), std::move(run)); });
     shared->started = std::move(run);
   });
+}
+
+int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws, uint64_t rows,
+                       uint64_t output_bytes, char *err, uint64_t err_cap) {
+  return guarded(err, err_cap, [&] {
+    const std::shared_ptr<SharedPass> shared = use(pass);
+    require(input, "input");
+    require(draws, "draws");
+    if (input_bytes > (1ull << 32) || rows == 0 || input_bytes < 4 * (kInputHeaderWords + rows)) {
+      fail(MB_INVALID_INPUT, "%llu bytes are no input block of %llu rows", ull(input_bytes), ull(rows));
+    }
+    auto run = copy_of(input, input_bytes);
+    run->draws = read_draws(draws, rows, output_bytes);
+    run->drawn_from = output_bytes;
+    run->was_ahead = true;
+    const std::lock_guard<std::mutex> lock(shared->mutex);
+    const bool is_late = !shared->started || shared->started->is_over || shared->is_cancelled;
+    if (!is_late) shared->started->next = std::move(run);
+  });
+}
+
+void mb_pass_drop(mb_pass *pass) {
+  if (pass == nullptr || pass->magic != kPassMagic) return;
+  std::shared_ptr<StartedRun> dropped;
+  {
+    const std::lock_guard<std::mutex> lock(pass->shared->mutex);
+    dropped = pass->shared->drop_ahead();
+  }
+  if (dropped) dropped->wait();
 }
 
 uint32_t mb_pass_wait(mb_pass *pass, uint64_t nanoseconds) {
   if (pass == nullptr || pass->magic != kPassMagic) return 1;
   std::shared_ptr<StartedRun> run;
   {
-    const std::lock_guard<std::mutex> lock(pass->shared->started_mutex);
+    const std::lock_guard<std::mutex> lock(pass->shared->mutex);
     run = pass->shared->started;
   }
   const auto most = std::chrono::nanoseconds(std::min<uint64_t>(nanoseconds, 1ull << 60));  // a sum with the time
@@ -512,13 +608,13 @@ int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint6
     const std::shared_ptr<SharedPass> shared = use(pass);
     std::shared_ptr<StartedRun> run;
     {
-      const std::lock_guard<std::mutex> lock(shared->started_mutex);
+      const std::lock_guard<std::mutex> lock(shared->mutex);
       run = shared->started;
     }
     if (!run) fail(MB_INVALID_ARGUMENT, "no run of this pass was started");
     run->wait();
     {
-      const std::lock_guard<std::mutex> lock(shared->started_mutex);
+      const std::lock_guard<std::mutex> lock(shared->mutex);
       if (shared->started == run) shared->started.reset();
     }
     status = run->status;
@@ -528,7 +624,7 @@ int32_t mb_pass_finish(mb_pass *pass, void *output, uint64_t output_bytes, uint6
     }
     check_output(run->output.size(), output, output_bytes);
     if (output_bytes > 0) memcpy(output, run->output.data(), output_bytes);
-    put_statistics(run->statistics, stats);
+    put_statistics(run->statistics, run->was_ahead, run->is_instead, stats);
   });
   return own != MB_OK ? own : status;
 }
@@ -540,6 +636,7 @@ int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, dou
     Pass &running = *shared->pass;
     require(input, "input");
     if (repetitions > 0) require(seconds, "seconds");
+    mb_pass_drop(pass);
     const Input checked = check_input(*running.plan, input, input_bytes);
     const std::lock_guard<std::mutex> lock(shared->owner->run);
     for (uint64_t i = 0; i < repetitions; i++) {
@@ -550,11 +647,18 @@ int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, dou
 }
 
 void mb_pass_cancel(mb_pass *pass) {
-  if (pass != nullptr && pass->magic == kPassMagic) pass->shared->pass->cancelled = true;
+  if (pass == nullptr || pass->magic != kPassMagic) return;
+  const std::lock_guard<std::mutex> lock(pass->shared->mutex);
+  pass->shared->is_cancelled = true;
+  pass->shared->drop_ahead();
+  pass->shared->note_cancelled();
 }
 
 void mb_pass_resume(mb_pass *pass) {
-  if (pass != nullptr && pass->magic == kPassMagic) pass->shared->pass->cancelled = false;
+  if (pass == nullptr || pass->magic != kPassMagic) return;
+  const std::lock_guard<std::mutex> lock(pass->shared->mutex);
+  pass->shared->is_cancelled = false;
+  pass->shared->note_cancelled();
 }
 
 int32_t mb_pass_info(mb_pass *pass, char *text, uint64_t cap, uint64_t *length, char *err, uint64_t err_cap) {
@@ -563,6 +667,7 @@ int32_t mb_pass_info(mb_pass *pass, char *text, uint64_t cap, uint64_t *length, 
 
 void mb_pass_release(mb_pass *pass) {
   if (pass == nullptr || pass->magic != kPassMagic) return;
+  mb_pass_drop(pass);
   pass->magic = 0;
   delete pass;
 }

@@ -21,6 +21,7 @@ struct InputHeader {  // 64 bytes
   uint32_t extras;         // InputExtras: which of the last arrays are there
   uint32_t reserved[6];
 };
+constexpr uint64_t kInputHeaderWords = sizeof(InputHeader) / 4;
 
 enum InputExtras : uint32_t { kSoftRows = 1u << 0, kBlocks = 1u << 1 };
 

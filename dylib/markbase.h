@@ -27,7 +27,7 @@ extern "C" {
 #define MB_EXPORT __attribute__((visibility("default")))
 #endif
 
-#define MB_ABI_VERSION 3u
+#define MB_ABI_VERSION 4u
 
 typedef enum mb_status {
   MB_OK = 0,
@@ -121,13 +121,25 @@ MB_EXPORT int32_t mb_pass_compile(mb_device *device, const void *plan, uint64_t 
 /* Runs the plan once. input is an input block (input.h). After completion the tensors of the plan's output list
  * whose bit is set in the block's output mask are copied, live rows only, one after another into output;
  * output_bytes must be exactly their sum. stats (8 × u64, may be null): [0] wall ns, [1] device ns,
- * [2] dispatches, [3] command buffers, [4] waits, [5..7] reserved. Runs on one device are serialised. */
+ * [2] dispatches, [3] command buffers, [4] waits, [5] whether mb_pass_follow began it,
+ * [6] whether it began another one in its place, [7] reserved. Runs on one device are serialised. */
 MB_EXPORT int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_bytes, void *output,
                               uint64_t output_bytes, uint64_t *stats, char *err, uint64_t err_cap);
 
 /* Begins a run on a thread of the library, one at a time of each pass, and returns at once; input is copied. That
  * thread stays awake for a while after a run, so that the next begins sooner than on a thread that must be woken. */
 MB_EXPORT int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap);
+
+/* Has the library begin the next run when the one that was started ends, so that the device does not wait for the
+ * caller: token[i] of its input, for i below rows, is the one that will most likely be drawn from what that run gives in output_bytes
+ * bytes by draws (rows x 10 f64, see guess.h). mb_pass_start takes that run over if it is given the very same block, and ends it
+ * otherwise. Nothing follows a run that failed or has ended already. Do not write what the run may write before mb_pass_start
+ * or mb_pass_drop; nor read the pass's other memory of the run before it. */
+MB_EXPORT int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws,
+                                 uint64_t rows, uint64_t output_bytes, char *err, uint64_t err_cap);
+
+/* Ends a run that mb_pass_follow had begun and nobody has asked for, and waits for its end. */
+MB_EXPORT void mb_pass_drop(mb_pass *pass);
 
 /* Waits for the end of the run that was started, at most so long; 0 if it is still under way, else 1. */
 MB_EXPORT uint32_t mb_pass_wait(mb_pass *pass, uint64_t nanoseconds);

@@ -12,7 +12,19 @@ export interface RunStatistics {
   /** kernels started */ dispatches: number;
   /** handed to the device */ commandBuffers: number;
   /** times that the host waited for the device */ waits: number;
+  /** the run began before it was asked for, right after the one that it was to follow */ ahead: boolean;
+  /** another run had begun in its place, with another input */ instead: boolean;
 }
+
+/** A run that is to follow another one at once; see `mb_pass_follow` in `dylib/markbase.h`. */
+export interface FollowingRun {
+  /** its input block, with any tokens in the first rows: they are drawn from what the run before it gives */ input:
+    Uint8Array<ArrayBuffer>;
+  /** how each of these rows' tokens is drawn, `DRAW_NUMBERS` each */ draws: Float64Array<ArrayBuffer>;
+}
+
+/** Numbers that say how a row's token is drawn; `dylib/guess.h` has their order. */
+export const DRAW_NUMBERS = 10;
 
 /** What a plan became on its device. */
 export interface PassInfo {
@@ -41,6 +53,11 @@ export interface RunOptions {
    * library, for four milliseconds at most. A run that is later than that is waited for as others are.
    */
   foreseen?: "look" | "block";
+  /**
+   * The run that will most likely come after a foreseen one. It begins when that ends; `run` takes it over when it is given the very
+   * same input, and ends it otherwise, as `drop` does. Until one of them is called it may write what it writes.
+   */
+  following?: FollowingRun;
 }
 
 const CANCELLED = 10; // MB_CANCELLED
@@ -66,6 +83,10 @@ export class Pass implements Disposable, AsyncDisposable {
   #cancelled = false;
   /** nanoseconds that the last run took */
   #lastNs: number | undefined;
+  /** it began ahead */
+  #wasAhead = false;
+  /** a run may have begun ahead that nobody has asked for */
+  #isAhead = false;
   /** changes with each `cancel()`, so that runs still waiting for their turn know of it */
   #cancels = 0;
   /** what the run under way gives beside its output */
@@ -84,14 +105,14 @@ export class Pass implements Disposable, AsyncDisposable {
    * promise settles. Rejects with `DeviceError`, `Disposed` or the signal's reason; `output` then holds nothing of use.
    */
   run(input: Bytes, output: Bytes = NO_OUTPUT, options: RunOptions = {}): Promise<RunStatistics> {
-    const { signal, foreseen } = options;
+    const { signal, foreseen, following } = options;
     return this.#inTurn(
       input,
       output,
       signal,
       (pointer, source, target) =>
         foreseen !== undefined && this.#lastNs !== undefined
-          ? this.#runForeseen(pointer, source, target, foreseen)
+          ? this.#runForeseen(pointer, source, target, foreseen, following)
           : this.#native.mb_pass_run_async(
             pointer,
             source,
@@ -105,6 +126,7 @@ export class Pass implements Disposable, AsyncDisposable {
       () => {
         const read = readStatistics(this.#statistics);
         this.#lastNs = read.wallNs;
+        this.#wasAhead = read.ahead;
         return read;
       },
     );
@@ -119,6 +141,7 @@ export class Pass implements Disposable, AsyncDisposable {
     const target = fixedBytes(output, "The output of a run");
     const pointer = this.#handle.pointer;
     if (this.#running) throw new InvalidArgument("Another run of this pass is under way. Await it first.");
+    this.#isAhead = false;
     const error = this.#error;
     error.unwrap(
       this.#native.mb_pass_run(
@@ -166,6 +189,13 @@ export class Pass implements Disposable, AsyncDisposable {
     if (this.#running) this.#cancelNative(pointer);
   }
 
+  /** Ends a run that has begun as the `following` one of another, if there is one, and waits for its end: that of the op it is at. */
+  drop(): void {
+    if (!this.#isAhead || this.#handle.closed) return; // closing ends it too
+    this.#isAhead = false;
+    this.#native.mb_pass_drop(this.#handle.pointer);
+  }
+
   /** What the plan became on its device. */
   info(): PassInfo {
     const pointer = this.#handle.pointer;
@@ -201,11 +231,34 @@ export class Pass implements Disposable, AsyncDisposable {
     source: FixedBytes,
     target: FixedBytes,
     how: "look" | "block",
+    following: FollowingRun | undefined,
   ): Promise<number> {
     const native = this.#native;
     const { bytes, capacity } = this.#error;
     const begun = native.mb_pass_start(pointer, source, BigInt(source.byteLength), bytes, capacity);
+    this.#isAhead = false;
     if (begun !== 0) return begun;
+    const size = BigInt(target.byteLength);
+    if (following !== undefined) {
+      this.#isAhead = true;
+      const { input, draws } = following;
+      const rows = BigInt(draws.length / DRAW_NUMBERS);
+      const followed = native.mb_pass_follow(
+        pointer,
+        input,
+        BigInt(input.byteLength),
+        draws,
+        rows,
+        size,
+        bytes,
+        capacity,
+      );
+      // If the guess is as right as the last was, nothing waits for this thread at the end.
+      if (followed !== 0 || this.#wasAhead) {
+        const ended = native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity);
+        return await ended || followed;
+      }
+    }
     const last = this.#lastNs!;
     const early = how === "look" ? LOOK_EARLY : Math.floor(Math.min(BLOCK_MOST, BLOCK_PART * last));
     let ended = last > early ? await native.mb_pass_wait_async(pointer, BigInt(last - early)) : 0;
@@ -217,7 +270,6 @@ export class Pass implements Disposable, AsyncDisposable {
         ended = native.mb_pass_wait(pointer, 0n);
       }
     }
-    const size = BigInt(target.byteLength);
     if (ended !== 0) return native.mb_pass_finish(pointer, target, size, this.#statistics, bytes, capacity);
     return await native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity);
   }
@@ -280,5 +332,7 @@ function readStatistics(values: BigUint64Array): RunStatistics {
     dispatches: Number(values[2]),
     commandBuffers: Number(values[3]),
     waits: Number(values[4]),
+    ahead: values[5] !== 0n,
+    instead: values[6] !== 0n,
   };
 }

@@ -105,6 +105,14 @@ export const symbols = {
   },
   // int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap)
   mb_pass_start: { parameters: ["usize", "buffer", "u64", "buffer", "u64"], result: "i32" },
+  // int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws, uint64_t rows,
+  //                        uint64_t output_bytes, char *err, uint64_t err_cap)
+  mb_pass_follow: {
+    parameters: ["usize", "buffer", "u64", "buffer", "u64", "u64", "buffer", "u64"],
+    result: "i32",
+  },
+  // void mb_pass_drop(mb_pass *pass)
+  mb_pass_drop: { parameters: ["usize"], result: "void" },
   // uint32_t mb_pass_wait(mb_pass *pass, uint64_t nanoseconds)
   mb_pass_wait: { parameters: ["usize", "u64"], result: "u32" },
   mb_pass_wait_async: {
@@ -142,4 +150,4 @@ export const symbols = {
 } as const satisfies Deno.ForeignLibraryInterface;
 
 /** `MB_ABI_VERSION` that this table was written for. */
-export const ABI_VERSION = 3;
+export const ABI_VERSION = 4;

@@ -143,6 +143,14 @@ export class Sequence {
     });
   }
 
+  /** Whether the tables stay as they are when one prepared token is counted in and another is prepared. */
+  get keepsTables(): boolean {
+    const next = this.#length + 1;
+    return next % PAGE_TOKENS !== 0 && this.#store.groups.every(({ window }, g) => {
+      return window === null || firstVisiblePage(next - SLACK_TOKENS, window) <= this.#tables[g].first;
+    });
+  }
+
   /** Whether `truncate(length)` is possible: the sliding pages that token `length` sees are still there. */
   canTruncate(length: number): boolean {
     return length <= this.#length && this.#store.groups.every(({ window }, g) => {

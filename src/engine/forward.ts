@@ -12,8 +12,10 @@ import { DeviceError, Disposed } from "../errors.ts";
 import { macrotask } from "../event_loop.ts";
 import { type KvFormat, pageBytes, type PageGroup } from "../schedule/groups.ts";
 import type { TextPlan } from "../schedule/text.ts";
+import type { SamplingOptions } from "../sample/sampler.ts";
 import type { Warning } from "../warning.ts";
 import type { Drafter } from "./drafter.ts";
+import { followingRun } from "./following.ts";
 import { encodeInput, type InputRow, type OutputRow } from "./input.ts";
 import {
   type EmbeddedMedia,
@@ -56,6 +58,7 @@ export interface ForwardParts extends PaceOptions {
   };
   /** compiles the decode plan that keeps its states; called once at most */
   compileTrace(): Promise<CompiledPlan>;
+  /** see `SHORT_SECONDS`, which tests change */ shortSeconds?: number;
 }
 
 /** What a drafter shares with its target. The buffers stay the target's. */
@@ -66,7 +69,13 @@ export interface SharedParts
 }
 
 /** What a row asks of the device beside its logits. */
-export type RowRequest = Omit<OutputRow, "row">;
+export interface RowRequest extends Omit<OutputRow, "row"> {
+  /**
+   * how the token after the row is drawn, where its candidates decide that and the sequence most likely goes on with it: the forward
+   * after this one may then begin before `take` was called
+   */
+  draw?: SamplingOptions;
+}
 
 /** Rows of one sequence in a forward; the sequence has room for them. */
 export interface Part {
@@ -118,12 +127,24 @@ export class Forward implements AsyncDisposable {
   readonly prefixes: PrefixTree;
   /** What was changed on the way, for people. */
   readonly warnings: Warning[] = [];
-  /** Forwards so far, rows of them, rows that produced output, and forwards of both prompts and decode rows. */
-  readonly counts: { forwards: number; rows: number; outRows: number; mixed: number } = {
+  /**
+   * Forwards so far, rows of them, rows that produced output, forwards of both prompts and decode rows, those that had begun
+   * before they were asked for, and those in whose place others had.
+   */
+  readonly counts: {
+    forwards: number;
+    rows: number;
+    outRows: number;
+    mixed: number;
+    ahead: number;
+    instead: number;
+  } = {
     forwards: 0,
     rows: 0,
     outRows: 0,
     mixed: 0,
+    ahead: 0,
+    instead: 0,
   };
 
   /** `keptPrefixes`: pages of each group that the prefix cache keeps at most. */
@@ -280,11 +301,19 @@ export class Forward implements AsyncDisposable {
 
   /**
    * Runs one forward; decode parts come first. It begins before the call returns, unless there are soft tokens. The caller commits
-   * or gives back what the sequences prepared.
+   * or gives back what the sequences prepared. `goesOn`: nothing else waits, so that the next forward may begin as soon as this one
+   * ends; `drop` must be called before anything but its like is done with the sequences.
    */
-  run(parts: readonly Part[]): Promise<{ results: Results[]; seconds: number }> {
+  run(parts: readonly Part[], goesOn = false): Promise<{ results: Results[]; seconds: number }> {
     const { prefill, decode } = this.#parts;
-    return this.#run(parts.at(-1)!.rowClass === "prefill" ? prefill : decode, parts);
+    if (parts.at(-1)!.rowClass !== "prefill") return this.#run(decode, parts, undefined, goesOn);
+    this.drop();
+    return this.#run(prefill, parts);
+  }
+
+  /** Ends a forward that has begun and will not be asked for. */
+  drop(): void {
+    this.#parts.decode.pass.drop();
   }
 
   /** Ends the forward of `run` that is under way: it rejects. */
@@ -337,6 +366,7 @@ export class Forward implements AsyncDisposable {
     { plan, pass, arena }: CompiledPlan,
     parts: readonly Part[],
     signal?: AbortSignal,
+    goesOn = false,
   ): Promise<{ results: Results[]; seconds: number }> {
     this.check();
     this.#stopped = false;
@@ -370,13 +400,17 @@ export class Forward implements AsyncDisposable {
     const output = this.#output.subarray(0, views.bytes);
     const { device, decode } = this.#parts;
     const isDecode = pass === decode.pass;
-    const isShort = isDecode && this.#decodeSeconds < SHORT_SECONDS;
+    const isShort = isDecode && this.#decodeSeconds < (this.#parts.shortSeconds ?? SHORT_SECONDS);
     const foreseen = !isDecode ? undefined : device.kind === "cpu" ? "block" : "look";
     let statistics: RunStatistics;
     try {
       statistics = isShort
         ? await this.#runHere(pass, input, output, signal)
-        : await pass.run(input, output, { signal, foreseen });
+        : await pass.run(input, output, {
+          signal,
+          foreseen,
+          following: goesOn ? followingRun(input, parts, views) : undefined,
+        });
     } catch (error) {
       this.check(); // the pass is closed with the model, which is what the caller knows
       throw error;
@@ -384,6 +418,8 @@ export class Forward implements AsyncDisposable {
     const { wallNs } = statistics;
     if (isDecode) this.#decodeSeconds = wallNs * 1e-9;
     this.counts.forwards++;
+    if (statistics.ahead) this.counts.ahead++;
+    if (statistics.instead) this.counts.instead++;
     this.counts.rows += rows.length;
     this.counts.outRows += count;
     if (rows[0].rowClass !== rows.at(-1)!.rowClass) this.counts.mixed++;

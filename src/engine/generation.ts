@@ -3,8 +3,9 @@ import type { ResumeEnd, TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
 import { ContextFull, InvalidArgument, MemoryLimit } from "../errors.ts";
 import { Adjustments } from "../sample/adjustments.ts";
-import { sampleCandidates } from "../sample/sampler.ts";
+import { sampleCandidates, type SamplingOptions } from "../sample/sampler.ts";
 import { candidatesOf, type Draw, drawFrom } from "./draw.ts";
+import { decidedByCandidates } from "./following.ts";
 import type { Forward, RowRequest } from "./forward.ts";
 import type { Settings } from "./options.ts";
 import type { PlacedMedia } from "./placed.ts";
@@ -97,6 +98,8 @@ class Steps {
   readonly #counts: SpeculationCounts | undefined;
   readonly #lengths: DraftLength;
   readonly #mask: number;
+  /** how tokens are drawn, where a forward may begin ahead of the draw before it */
+  readonly #draw: SamplingOptions | undefined;
   /** tokens before the first draw */ readonly #prompt: number;
   /** draws at most */ readonly #most: number;
   #drawn = 0;
@@ -126,6 +129,8 @@ class Steps {
     }
     const fixed = typeof speculative === "number" ? speculative : undefined;
     this.#lengths = new DraftLength(fixed, Math.min(MOST_DRAFTS, context.forward.decodeRows - 1));
+    const isAlone = speculative === false && settings.logprobs === undefined && !this.#adjustments.change;
+    this.#draw = isAlone && decidedByCandidates(settings) ? settings : undefined;
     this.#mask = CANDIDATE_OUTPUTS | (isNetwork ? STATE_OUTPUT : 0);
   }
 
@@ -241,7 +246,9 @@ class Steps {
       build: (drafted) => {
         drafts = drafted;
         adjustments = this.#adjustments.ahead(drafts);
-        return { tokens: [token, ...drafts], requests: adjustments.map((each) => this.#request(each)) };
+        const requests = adjustments.map((each) => this.#request(each));
+        if (this.#drawn + 1 < this.#most) requests[0].draw = this.#draw;
+        return { tokens: [token, ...drafts], requests };
       },
       take: (results) => {
         draws = this.#take(results, drafts, adjustments);

@@ -49,7 +49,8 @@ export const NO_PAGE = 0xffffffff;
 /** Bits of the header that say which arrays follow the masks. */
 const EXTRAS = { soft: 1, blocks: 2 } as const;
 
-const HEADER_WORDS = 16;
+/** Words before the arrays: tokens of all rows, then their positions, and the rest. */
+export const HEADER_WORDS = 16;
 
 /** The bytes that `mb_pass_run` takes. */
 export function encodeInput(input: RunInput): Uint8Array<ArrayBuffer> {

@@ -128,6 +128,7 @@ export async function loadWith(
     kvFormat,
     budget,
     keptPrefixes: internals.keptPrefixes,
+    shortSeconds: internals.shortSeconds,
     stack,
   });
   let inPlace = readInPlace(layout, device.kind);

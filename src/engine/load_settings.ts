@@ -25,6 +25,7 @@ export interface Internals {
   /** look for NaN and Inf after each op */ checkFinite?: boolean;
   /** pages of each group that the prefix cache keeps at most; 0 keeps none */ keptPrefixes?: number;
   /** pages of each group, whatever the budget says */ kvPages?: number;
+  /** decode forwards that took less run on the caller's thread the next time */ shortSeconds?: number;
   /** layers times rows of one run of a tower */ towerLayerRows?: number;
 }
 

@@ -16,7 +16,7 @@ import type { WeightLayout } from "./weights.ts";
 
 /** What a forward is opened from. */
 export interface OpenForwardOptions
-  extends Pick<LoadOptions, "onProgress" | "signal">, Pick<Internals, "keptPrefixes"> {
+  extends Pick<LoadOptions, "onProgress" | "signal">, Pick<Internals, "keptPrefixes" | "shortSeconds"> {
   device: Device;
   checkpoint: Checkpoint;
   layout: WeightLayout;
@@ -86,6 +86,7 @@ export async function openForward(options: OpenForwardOptions): Promise<OpenedFo
       const plan = plans.trace(room);
       return bind(plan, device.createBuffer(plan.buffers[0].bytes));
     },
+    shortSeconds: options.shortSeconds,
     chunkRows,
     chunkSeconds: CHUNK_SECONDS,
     leastChunkRows: Math.min(chunkRows, device.kind === "cpu" ? LEAST_CPU_ROWS : LEAST_GPU_ROWS),

@@ -84,8 +84,10 @@ export class Scheduler {
   leave(work: DecodeWork): void {
     work.left = true;
     const at = this.#decodes.findIndex((waiting) => waiting.work === work);
-    if (at >= 0) this.#reject(this.#decodes.splice(at, 1), leftError());
-    else this.#stopIfUnwanted();
+    if (at >= 0) {
+      this.#forward.drop();
+      this.#reject(this.#decodes.splice(at, 1), leftError());
+    } else this.#stopIfUnwanted();
   }
 
   /** Runs `work` while no forward runs. */
@@ -127,8 +129,12 @@ export class Scheduler {
     this.#prompts = others(this.#prompts);
     this.#alone = others(this.#alone);
     const after = this.#decodes.length + this.#prompts.length + this.#alone.length;
-    if (after < before) reject(signal.reason);
-    else this.#stopIfUnwanted();
+    if (after < before) {
+      this.#forward.drop();
+      reject(signal.reason);
+    } else {
+      this.#stopIfUnwanted();
+    }
   }
 
   #stopIfUnwanted(): void {
@@ -145,6 +151,7 @@ export class Scheduler {
       const alone = this.#alone.shift();
       if (alone !== undefined) {
         release(alone);
+        this.#forward.drop();
         await alone.run().then(alone.resolve, alone.reject);
         this.#since = performance.now();
       } else if (this.#decodes.length + this.#prompts.length > 0) {
@@ -185,11 +192,13 @@ export class Scheduler {
     this.#shares = shares;
     let results: Results[];
     try {
-      const run = await this.#forward.run(shares.map(({ part }) => part));
+      const others = this.#decodes.length + this.#prompts.length + this.#alone.length;
+      const run = await this.#forward.run(shares.map(({ part }) => part), others === 0);
       results = run.results;
       this.#note(shares, run.seconds);
     } catch (error) {
       this.#shares = [];
+      this.#forward.drop();
       this.#fail(shares, error);
       return 0;
     }
@@ -197,6 +206,8 @@ export class Scheduler {
     this.#retried = false;
     let streams = 0;
     for (let i = 0; i < shares.length; i++) if (this.#finish(shares[i], results[i])) streams++;
+    // What has begun ahead is asked for at the next step, which is now, or by nobody.
+    if (this.#decodes.length !== shares.length) this.#forward.drop();
     return streams;
   }
 
@@ -229,6 +240,7 @@ export class Scheduler {
 
   /** Puts drafts of the drafter, which takes all sequences in one step, in the place of those of work that asks for it. */
   async #draft(drafter: Drafter, decodes: readonly WaitingDecode[], drafts: number[][]): Promise<void> {
+    this.#forward.drop();
     const asking = decodes.filter(asksForDrafts);
     const requests = asking.map(({ work, rows }) => ({
       ...work.draft!,
@@ -324,6 +336,7 @@ export class Scheduler {
       if (hasLeft(waiting)) throw leftError();
       shares.push({ waiting, part: part() });
     } catch (error) {
+      this.#forward.drop();
       this.#reject([waiting], error);
     }
   }

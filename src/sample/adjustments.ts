@@ -31,6 +31,11 @@ export class Adjustments {
     if (repetitionPenalty !== 1) { for (const id of prompt) this.#entry(id); }
   }
 
+  /** Whether they change with the tokens that are generated. */
+  get change(): boolean {
+    return this.#penalises;
+  }
+
   /** Counts a generated token in. */
   accept(id: number): void {
     if (!this.#penalises) return;

@@ -1,0 +1,137 @@
+#include "guess.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "device.h"
+
+namespace mb {
+
+namespace {
+
+// Noise, as src/sample/noise.ts has it, which says why.
+constexpr uint32_t kBlock = 256, kGroup = 16;
+constexpr uint32_t kOfBlock = 0x80000000, kOfGroup = 0x40000000;
+
+uint32_t mixed(uint32_t word) {
+  word = (word ^ word >> 16) * 0x7feb352du;
+  word = (word ^ word >> 15) * 0x846ca68bu;
+  return word ^ word >> 16;
+}
+
+struct Hash {
+  uint32_t words[3];
+
+  Hash(uint64_t seed, uint32_t position, uint32_t word) {
+    uint32_t x = static_cast<uint32_t>(seed) * 1664525u + 1013904223u;
+    uint32_t y = static_cast<uint32_t>(seed >> 32) * 1664525u + 1013904223u;
+    uint32_t z = mixed(position) * 1664525u + 1013904223u;
+    uint32_t w = mixed(word) * 1664525u + 1013904223u;
+    for (int round = 0; round < 2; round++) {
+      x += y * w;
+      y += z * x;
+      z += x * y;
+      w += y * z;
+      if (round == 1) break;
+      x ^= x >> 16;
+      y ^= y >> 16;
+      z ^= z >> 16;
+      w ^= w >> 16;
+    }
+    words[0] = x, words[1] = y, words[2] = w;
+  }
+
+  // -log of a uniform number
+  double rate() const { return -std::log((words[0] * 0x1p20 + (words[2] >> 12) + 0.5) * 0x1p-52); }
+  uint32_t place(uint32_t count) const { return static_cast<uint32_t>(uint64_t(words[1]) * count >> 32); }
+};
+
+double gumbel(uint64_t seed, uint32_t position, uint32_t token) {
+  const Hash of_block(seed, position, kOfBlock + token / kBlock);
+  double rate = of_block.rate() / kBlock;
+  const uint32_t largest = of_block.place(kBlock), own = token % kBlock;
+  if (largest == own) return -std::log(rate);
+  if (largest / kGroup != own / kGroup) {
+    const Hash of_group(seed, position, kOfGroup + token / kGroup);
+    rate += of_group.rate() / kGroup;
+    if (of_group.place(kGroup) == token % kGroup) return -std::log(rate);
+  }
+  return -std::log(rate + Hash(seed, position, token).rate());
+}
+
+template <class T>
+T read(const uint8_t *from) {
+  T value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// Whole numbers travel as f64, as they are in JavaScript.
+uint64_t whole(double number, double most, const char *what) {
+  if (!(number >= 0 && number <= most) || number != std::floor(number)) fail(MB_INVALID_ARGUMENT, "a draw's %s is wrong", what);
+  return static_cast<uint64_t>(number);
+}
+
+uint64_t place(double number, uint64_t bytes, uint64_t output_bytes, const char *what) {
+  const uint64_t at = whole(number, 0x1p40, what);
+  if (at % 4 != 0 || bytes > output_bytes || at > output_bytes - bytes) {
+    fail(MB_INVALID_ARGUMENT, "a draw's %s are outside the outputs", what);
+  }
+  return at;
+}
+
+}  // namespace
+
+std::vector<Draw> read_draws(const double *numbers, uint64_t rows, uint64_t output_bytes) {
+  std::vector<Draw> draws(rows);
+  for (Draw &draw : draws) {
+    draw.count = whole(numbers[3], 0x1p20, "number of candidates");
+    draw.ids = place(numbers[0], draw.count * 4, output_bytes, "candidates");
+    draw.values = place(numbers[1], draw.count * 4, output_bytes, "logits");
+    draw.statistics = place(numbers[2], 4, output_bytes, "statistics");
+    draw.position = static_cast<uint32_t>(whole(numbers[4], 0xffffffff, "position"));
+    draw.seed = whole(numbers[5], 0x1p53, "seed");
+    draw.temperature = numbers[6];
+    draw.top_k = whole(numbers[7], 0x1p53, "top-k");
+    draw.top_p = numbers[8];
+    draw.min_p = numbers[9];
+    const bool is_decided = draw.temperature == 0 || (draw.top_k > 0 && draw.top_k <= draw.count);
+    if (!is_decided || !(draw.temperature >= 0)) fail(MB_INVALID_ARGUMENT, "candidates do not decide a draw");
+    numbers += kDrawNumbers;
+  }
+  return draws;
+}
+
+uint32_t guess_token(const Draw &draw, const uint8_t *outputs) noexcept {
+  const auto id = [&](uint64_t i) { return read<uint32_t>(outputs + draw.ids + 4 * i); };
+  const auto value = [&](uint64_t i) { return double(read<float>(outputs + draw.values + 4 * i)); };
+  uint64_t count = draw.count;
+  while (count > 0 && (id(count - 1) == kNone || value(count - 1) == -INFINITY)) count--;
+  if (count == 0 || !std::isfinite(value(0)) || !std::isfinite(read<float>(outputs + draw.statistics))) return kNone;
+  if (draw.temperature == 0 || draw.top_k == 1) return id(0);
+
+  const double T = draw.temperature;
+  const auto weight = [&](uint64_t i) { return std::exp((value(i) - value(0)) / T); };
+  uint64_t kept = std::min(count, draw.top_k);
+  if (draw.top_p < 1) {
+    double all = 0, sum = 0;
+    for (uint64_t i = 0; i < kept; i++) all += weight(i);
+    uint64_t length = 0;
+    do sum += weight(length++);
+    while (length < kept && sum < draw.top_p * all);
+    kept = length;
+  }
+  const double floor = draw.min_p > 0 ? value(0) + T * std::log(draw.min_p) : -INFINITY;
+  uint32_t best = id(0);
+  double score = -INFINITY;
+  for (uint64_t i = 0; i < kept && (i == 0 || value(i) >= floor); i++) {
+    const double own = value(i) / T + gumbel(draw.seed, draw.position, id(i));
+    if (own < score || (own == score && id(i) > best)) continue;
+    best = id(i);
+    score = own;
+  }
+  return best;
+}
+
+}  // namespace mb

@@ -1,0 +1,50 @@
+/** The forward that most likely comes after one of decode rows, for the library to begin when that one ends. */
+import { DRAW_NUMBERS, type FollowingRun } from "../../ffi/pass.ts";
+import type { SamplingOptions } from "../sample/sampler.ts";
+import type { Part } from "./forward.ts";
+import { HEADER_WORDS } from "./input.ts";
+import { CANDIDATES, type OutputViews } from "./results.ts";
+
+/** Whether a row's candidates decide its draw, whatever they are. Nothing else of a run can be read once another has begun. */
+export function decidedByCandidates({ temperature, topK }: SamplingOptions): boolean {
+  return temperature === 0 || (topK > 0 && topK <= CANDIDATES);
+}
+
+/**
+ * The forward of the same sequences one token later: the block that `input`, of the same parts, becomes. Undefined where a part
+ * does not say how its token is drawn, or where the pages of a sequence change.
+ */
+export function followingRun(
+  input: Uint8Array<ArrayBuffer>,
+  parts: readonly Part[],
+  views: OutputViews,
+): FollowingRun | undefined {
+  for (const { tokens, requests, sequence } of parts) {
+    const isPlain = tokens.length === 1 && requests.length === 1 && requests[0].draw !== undefined;
+    if (!isPlain || !sequence.keepsTables) return undefined;
+  }
+  const following = input.slice();
+  const words = new Uint32Array(following.buffer);
+  const draws = new Float64Array(parts.length * DRAW_NUMBERS);
+  for (let row = 0; row < parts.length; row++) {
+    const { ids, values, stats } = views.candidates(row);
+    const { seed, temperature, topK, topP, minP } = parts[row].requests[0].draw!;
+    const position = ++words[HEADER_WORDS + parts.length + row];
+    draws.set(
+      [
+        ids.byteOffset,
+        values.byteOffset,
+        stats.byteOffset,
+        ids.length,
+        position,
+        seed,
+        temperature,
+        topK,
+        topP,
+        minP,
+      ],
+      row * DRAW_NUMBERS,
+    );
+  }
+  return { input: following, draws };
+}

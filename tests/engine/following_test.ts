@@ -1,0 +1,138 @@
+/** Forwards that begin before the draw that they follow: they change no text, and nothing is left of those that nobody wants. */
+import { assert, assertEquals } from "@std/assert";
+import type { GenerateOptions, Model } from "../../mod.ts";
+import { loadWith } from "../../src/engine/load.ts";
+import type { LoadedModel } from "../../src/engine/model.ts";
+import { EXACT, generated, QUESTIONS, user } from "../support/calls.ts";
+import { TINY } from "../support/models.ts";
+
+/** The shipped model, whose forwards are short: on a thread of the library all the same, or all on the caller's. */
+async function loaded(where: "library" | "caller"): Promise<LoadedModel> {
+  const shortSeconds = where === "library" ? 0 : Infinity;
+  return await loadWith(TINY, EXACT, { keptPrefixes: 0, shortSeconds });
+}
+
+const DECIDED: GenerateOptions[] = [
+  { temperature: 0 },
+  { temperature: 2, topK: 1 },
+  { temperature: 1, topK: 64, topP: 0.95, minP: 0.02 },
+  { temperature: 1.5, topK: 256 },
+  { temperature: 3, topK: 40, topP: 0.8 },
+  { temperature: 2, topK: 200, minP: 0.01 },
+  { temperature: 1.2, topK: 100, topP: 0.99, logitBias: { 20: 3, 300: -2 } },
+];
+const UNDECIDED: GenerateOptions[] = [
+  { temperature: 1, topK: 0, topP: 1 },
+  { temperature: 1, topK: 0, topP: 0.9 },
+  { temperature: 1, topK: 300 },
+  { temperature: 0, repetitionPenalty: 1.2 },
+  { temperature: 1, topK: 64, presencePenalty: 0.5 },
+  { temperature: 0, logprobs: 2 },
+  { temperature: 0, speculative: true },
+];
+
+function promptOf(model: Model): number[] {
+  return model.tokenizer.encode(model.renderChat(user("Tell me a short story.")), { special: true });
+}
+
+Deno.test("forwards that begin ahead are those that are asked for, and give the same tokens", async () => {
+  await using model = await loaded("library");
+  await using plain = await loaded("caller");
+  const { counts } = model.engine.forward;
+  const prompt = promptOf(model);
+  for (const options of DECIDED) {
+    let ahead = 0;
+    for (const seed of [0, 7, 123456789, 2 ** 53 - 1]) {
+      const all = { topP: 1, minP: 0, ...options, seed, maxTokens: 80, ignoreEos: true };
+      const before = counts.ahead;
+      assertEquals(await generated(model, prompt, all), await generated(plain, prompt, all));
+      ahead += counts.ahead - before;
+    }
+    assert(ahead > 0, JSON.stringify(options));
+  }
+  assertEquals(counts.instead, 0, "every guess was right");
+  assertEquals(plain.engine.forward.counts.ahead, 0);
+});
+
+Deno.test("nothing begins ahead where a draw may need more than candidates, or changes what follows", async () => {
+  await using model = await loaded("library");
+  await using plain = await loaded("caller");
+  const prompt = promptOf(model);
+  for (const options of UNDECIDED) {
+    const all = { ...options, seed: 5, maxTokens: 40, ignoreEos: true };
+    assertEquals(await generated(model, prompt, all), await generated(plain, prompt, all));
+    const { ahead, instead } = model.engine.forward.counts;
+    assertEquals([ahead, instead], [0, 0], JSON.stringify(options));
+  }
+});
+
+Deno.test("streams that come, end, are left and aborted beside each other give what they give alone", async () => {
+  await using model = await loaded("library");
+  await using plain = await loaded("caller");
+  const { forward } = model.engine;
+  const { used } = forward.kvBytes;
+  let seed = 3;
+  const random = (below: number) => (seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0) % below;
+  const reply = async (n: number) => {
+    const options = DECIDED[n % DECIDED.length];
+    const ids = model.tokenizer.encode(model.renderChat(user(QUESTIONS[n % QUESTIONS.length])), {
+      special: true,
+    });
+    const all = { topP: 1, minP: 0, ...options, seed: n, maxTokens: 20 + random(60) };
+    const expected = await generated(plain, ids, all);
+    const most = random(3) === 0 ? random(expected.length) : Infinity;
+    const isAborted = random(2) === 0;
+    const controller = new AbortController();
+    const found: number[] = [];
+    try {
+      for await (const id of model.generate(ids, { ...all, signal: controller.signal })) {
+        found.push(id);
+        if (found.length < most) continue;
+        if (!isAborted) break;
+        controller.abort();
+      }
+    } catch (error) {
+      if (!controller.signal.aborted) throw error;
+    }
+    assertEquals(found, expected.slice(0, found.length));
+    assert(found.length === expected.length || found.length >= most);
+  };
+  for (let round = 0; round < 6; round++) {
+    const streams = Array.from({ length: 1 + round % 3 }, async (_, i) => {
+      for (let n = 0; n < 6; n++) await reply(36 * round + 6 * i + n);
+    });
+    await Promise.all(streams);
+    assertEquals(forward.kvBytes.used, used, "all pages came back");
+  }
+  assert(forward.counts.ahead > 0);
+});
+
+Deno.test("what has begun ahead ends with its reader, a prompt, a session that goes back, and the model", async () => {
+  await using model = await loaded("library");
+  await using plain = await loaded("caller");
+  const prompt = promptOf(model);
+  const options = { temperature: 0, maxTokens: 60, ignoreEos: true };
+  const expected = await generated(plain, prompt, options);
+  const other = model.tokenizer.encode("Once upon a time there was a fox. ".repeat(20));
+  const logits = await plain.logits(other);
+  for (let after = 1; after < 40; after += 3) {
+    const stream = model.generate(prompt, options);
+    const found: number[] = [];
+    for (let i = 0; i < after; i++) found.push((await stream.next()).value!);
+    // Another prompt is computed in between, and its pages may be those that were given back.
+    const between = after % 2 === 0 ? model.logits(other) : stream.return().then(() => model.logits(other));
+    assertEquals(await between, logits);
+    for await (const id of stream) found.push(id);
+    assertEquals(found, expected.slice(0, found.length));
+  }
+  using session = model.session();
+  await session.append(user("Tell me a short story."));
+  const drawn: number[] = [];
+  for await (const id of session.generate(options)) if (drawn.push(id) === 30) break;
+  assertEquals(drawn, expected.slice(0, 30));
+  const rest: number[] = [];
+  for await (const id of session.generate({ ...options, maxTokens: 30 })) rest.push(id);
+  assertEquals(rest, expected.slice(30));
+  const last = model.generate(prompt, options);
+  for (let i = 0; i < 5; i++) await last.next();
+});
