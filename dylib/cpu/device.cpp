@@ -19,6 +19,8 @@ namespace mb {
 namespace {
 
 constexpr long kMaxThreads = 256;
+// A short context, or few rows, takes only the beginning of a buffer: that is in small pages, so that it costs no more than it holds.
+constexpr uint64_t kHugeFrom = 16 << 20;
 
 class CpuBuffer final : public Buffer {
  public:
@@ -51,11 +53,12 @@ class CpuDevice final : public Device {
       : kernels_(kernels_of_level(level)),
         threads_(threads != 0 ? threads : Pool::core_count()),
         interleaves_(interleaves),
-        interleaved_(kernels_, threads_, memory) {}
+        interleaved_(kernels_, threads_, memory),
+        scratch_(memory) {}
 
   std::shared_ptr<Buffer> create_buffer(uint64_t bytes) override {
     if (bytes == 0) fail(MB_INVALID_ARGUMENT, "A buffer needs at least one byte.");
-    void *map = map_zeroed(bytes);
+    void *map = map_zeroed(bytes, kHugeFrom);
     return std::make_shared<CpuBuffer>(static_cast<uint8_t *>(map), bytes, true, map, bytes);
   }
 
@@ -71,7 +74,7 @@ class CpuDevice final : public Device {
   }
 
   std::unique_ptr<Pass> compile(std::unique_ptr<Plan> plan) override {
-    return compile_cpu_pass(std::move(plan), kernels_, threads_, interleaves_ ? &interleaved_ : nullptr, memory);
+    return compile_cpu_pass(std::move(plan), kernels_, threads_, interleaves_ ? &interleaved_ : nullptr, scratch_);
   }
 
   std::string info() const override {
@@ -91,6 +94,7 @@ class CpuDevice final : public Device {
   const int threads_;
   const bool interleaves_;  // off: weights are multiplied where they lie
   Interleaved interleaved_;
+  ScratchRoom scratch_;
 };
 
 }  // namespace

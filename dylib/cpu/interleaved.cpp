@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "../plan_check.h"
 #include "band_form.h"
@@ -11,13 +12,39 @@
 
 namespace mb {
 
+namespace {
+
+std::atomic<uint64_t> bytes_of_process{0};  // of all copies, whichever device's
+
+// Bytes that copies take of the memory of this process. Throws Error(MB_OUT_OF_MEMORY) where all would take more than half of it.
+class Share {
+ public:
+  explicit Share(uint64_t bytes) : bytes_(bytes) {
+    const uint64_t most = memory_of_process() / 2;
+    uint64_t taken = bytes_of_process;
+    do {
+      if (bytes > most || taken > most - bytes) fail(MB_OUT_OF_MEMORY, "Interleaved weights would take more than half of the memory.");
+    } while (!bytes_of_process.compare_exchange_weak(taken, taken + bytes));
+  }
+  ~Share() { bytes_of_process -= bytes_; }
+  Share(const Share &) = delete;
+  Share &operator=(const Share &) = delete;
+
+ private:
+  const uint64_t bytes_;
+};
+
+}  // namespace
+
 // Copies that are made together lie in one mapping, since only a large one gets huge pages.
 struct Interleaved::Mapping {
-  explicit Mapping(uint64_t byte_count) : data(static_cast<uint8_t *>(map_zeroed(byte_count))), bytes(byte_count) {}
+  explicit Mapping(uint64_t byte_count)
+      : share(byte_count), data(static_cast<uint8_t *>(map_zeroed(byte_count, 0))), bytes(byte_count) {}
   ~Mapping() { munmap(data, bytes); }
   Mapping(const Mapping &) = delete;
   Mapping &operator=(const Mapping &) = delete;
 
+  const Share share;
   uint8_t *const data;
   const uint64_t bytes;
 };
@@ -131,12 +158,12 @@ std::vector<std::shared_ptr<Interleaved::Copy>> Interleaved::make_missing(const 
     bytes += bytes_of(w);
   }
   std::vector<std::shared_ptr<Copy>> copies;
-  if (bytes == 0 || bytes + memory_.repacked > memory_of_process() / 2) return copies;
+  if (bytes == 0) return copies;
   std::shared_ptr<Mapping> mapping;
   try {
     mapping = std::make_shared<Mapping>(bytes);
   } catch (const Error &) {
-    return copies;  // a limit of the process's own, say
+    return copies;  // they would take too much, or the process has a limit of its own
   }
   uint64_t offset = 0;
   for (const Tensor *tensor : missing) {

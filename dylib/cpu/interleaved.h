@@ -18,8 +18,8 @@ class Interleaved {
   struct Mapping;
   struct Copy;
   // Gives the weights of fast linear ops their interleaved places. The pass holds what is returned as long as it runs. Does nothing in
-  // exact mode, for plans that say so (kPlanInPlace), and where all of the device's would take more than half of the memory that
-  // this process may have (mapped files cost none), or the system gives none: mb_pass_info's repackedBytes tells.
+  // exact mode, for plans that say so (kPlanInPlace), and where all copies of the process would take more than half of the memory that
+  // it may have (mapped files cost none), or the system gives none: mb_pass_info's repackedBytes tells.
   std::vector<std::shared_ptr<Copy>> interleave(Plan &plan);
 
  private:

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t huge_page = 2 << 20;
 }
 
-void *map_zeroed(uint64_t bytes) {
+void *map_zeroed(uint64_t bytes, uint64_t huge_from) {
   if (bytes >= 1ull << 47) {
     fail(MB_OUT_OF_MEMORY, "%llu bytes are more than an address space holds.", static_cast<unsigned long long>(bytes));
   }
@@ -25,8 +25,12 @@ void *map_zeroed(uint64_t bytes) {
     fail(MB_OUT_OF_MEMORY, "The system gives no %llu bytes: %s.", static_cast<unsigned long long>(bytes), strerror(errno));
   }
 #ifdef MADV_HUGEPAGE
-  // A large buffer is walked from end to end; with small pages the address translation costs a third of the bandwidth.
-  if (bytes >= 4 * huge_page) madvise(map, bytes, MADV_HUGEPAGE);
+  // Where many megabytes are walked from end to end, small pages cost a third of the bandwidth in address translation.
+  if (huge_from < bytes && bytes - huge_from >= 4 * huge_page) {
+    madvise(static_cast<uint8_t *>(map) + huge_from, bytes - huge_from, MADV_HUGEPAGE);
+  }
+#else
+  (void)huge_from;
 #endif
   return map;
 }

@@ -5,9 +5,11 @@
 
 namespace mb {
 
-// Zero-filled pages, committed when first touched, huge ones where they help. Throws Error(MB_OUT_OF_MEMORY).
-// Free with munmap(pointer, bytes).
-void *map_zeroed(uint64_t bytes);
+constexpr uint64_t kNoHugePages = UINT64_MAX;
+
+// Zero-filled pages, committed when first touched; from byte `huge_from` on huge ones are asked for, if that is some megabytes. Throws
+// Error(MB_OUT_OF_MEMORY). Free with munmap(pointer, bytes).
+void *map_zeroed(uint64_t bytes, uint64_t huge_from);
 
 struct AddressRange {
   uintptr_t first, last;  // `last` is behind the end

@@ -1,8 +1,6 @@
 // Runs a plan's ops one after another on the pool.
 #include "pass.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -159,26 +157,21 @@ std::vector<const Tensor *> written(const Op &op) {
 
 class CpuPass final : public Pass {
  public:
-  CpuPass(std::unique_ptr<Plan> the_plan, const Kernels &kernels, int threads, Interleaved *interleaved, Memory &memory)
-      : kernels_(kernels), threads_(threads), memory_(memory) {
+  CpuPass(std::unique_ptr<Plan> the_plan, const Kernels &kernels, int threads, Interleaved *interleaved, ScratchRoom &scratch)
+      : kernels_(kernels), threads_(threads), scratch_(scratch) {
     plan = std::move(the_plan);
+    for (const Op &op : plan->ops) check_supported(op);  // before anything large is made
     if (interleaved) copies_ = interleaved->interleave(*plan);
     advise_weights(*plan);
     for (const Op &op : plan->ops) {
-      check_supported(op);
       const ScratchNeed need = scratch_of(kernels, *plan, op);
       need_.shared = std::max(need_.shared, need.shared);
       need_.thread = std::max(need_.thread, need.thread);
     }
     scratch_bytes_ = kGuard + need_.shared + kGuard + static_cast<uint64_t>(threads) * (need_.thread + kGuard);
-    scratch_ = static_cast<uint8_t *>(map_zeroed(scratch_bytes_));
-    memory_.scratch += scratch_bytes_;
-    memory_.note_peak();
+    scratch_.reserve(scratch_bytes_);
   }
-  ~CpuPass() override {
-    munmap(scratch_, scratch_bytes_);
-    memory_.scratch -= scratch_bytes_;
-  }
+  ~CpuPass() override { scratch_.release(scratch_bytes_); }
   CpuPass(const CpuPass &) = delete;
   CpuPass &operator=(const CpuPass &) = delete;
 
@@ -186,14 +179,16 @@ class CpuPass final : public Pass {
     const auto start = std::chrono::steady_clock::now();
     const bool check = plan->flags & kPlanCheckFinite;
     Context c(kernels_, *plan, threads_, input);
-    if (check) poison_guards();
+    const std::shared_ptr<ScratchRoom::Mapping> mapping = scratch_.current();
+    uint8_t *const scratch = mapping->data();
+    if (check) poison_guards(scratch);
     for (const Op &op : plan->ops) {
       if (cancelled.load(std::memory_order_relaxed)) fail(MB_CANCELLED, "The run was cancelled.");
-      c.shared = Scratch(scratch_ + kGuard, need_.shared);
+      c.shared = Scratch(scratch + kGuard, need_.shared);
       c.thread_scratch.clear();
-      for (int t = 0; t < threads_; t++) c.thread_scratch.emplace_back(thread_part(t), need_.thread);
+      for (int t = 0; t < threads_; t++) c.thread_scratch.emplace_back(thread_part(scratch, t), need_.thread);
       run_op(c, op);
-      if (check) check_op(c, op);
+      if (check) check_op(c, op, scratch);
     }
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
     RunStatistics statistics;
@@ -220,25 +215,25 @@ class CpuPass final : public Pass {
   }
 
  private:
-  uint8_t *thread_part(int thread) const {
-    return scratch_ + kGuard + need_.shared + kGuard + static_cast<uint64_t>(thread) * (need_.thread + kGuard);
+  uint8_t *thread_part(uint8_t *scratch, int thread) const {
+    return scratch + kGuard + need_.shared + kGuard + static_cast<uint64_t>(thread) * (need_.thread + kGuard);
   }
 
   template <class F>
-  void each_guard(const F &f) {
-    f(scratch_);
-    f(scratch_ + kGuard + need_.shared);
-    for (int t = 0; t < threads_; t++) f(thread_part(t) + need_.thread);
+  void each_guard(uint8_t *scratch, const F &f) {
+    f(scratch);
+    f(scratch + kGuard + need_.shared);
+    for (int t = 0; t < threads_; t++) f(thread_part(scratch, t) + need_.thread);
   }
 
-  void poison_guards() {
-    each_guard([](uint8_t *guard) { memset(guard, kPoison, kGuard); });
+  void poison_guards(uint8_t *scratch) {
+    each_guard(scratch, [](uint8_t *guard) { memset(guard, kPoison, kGuard); });
   }
 
-  void check_op(const Context &c, const Op &op) {
+  void check_op(const Context &c, const Op &op, uint8_t *scratch) {
     const std::string where = std::string(op_name(op.kind)) +
                               (op.layer == kNone ? "" : " of layer " + std::to_string(op.layer));
-    each_guard([&](const uint8_t *guard) {
+    each_guard(scratch, [&](const uint8_t *guard) {
       for (uint64_t i = 0; i < kGuard; i++) {
         if (guard[i] != kPoison) fail(MB_INTERNAL, "%s wrote outside its scratch.", where.c_str());
       }
@@ -256,18 +251,17 @@ class CpuPass final : public Pass {
 
   const Kernels &kernels_;
   const int threads_;
-  Memory &memory_;
+  ScratchRoom &scratch_;
   std::vector<std::shared_ptr<Interleaved::Copy>> copies_;  // that the plan's tensors point to
   ScratchNeed need_;
-  uint8_t *scratch_ = nullptr;
   uint64_t scratch_bytes_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Pass> compile_cpu_pass(std::unique_ptr<Plan> plan, const Kernels &kernels, int threads, Interleaved *interleaved,
-                                       Memory &memory) {
-  return std::make_unique<CpuPass>(std::move(plan), kernels, threads, interleaved, memory);
+                                       ScratchRoom &scratch) {
+  return std::make_unique<CpuPass>(std::move(plan), kernels, threads, interleaved, scratch);
 }
 
 }  // namespace mb

@@ -58,7 +58,7 @@ interface Compiled extends Disposable {
 const GPU_LAYER_ROWS = 8192;
 /** Running streams get their tokens between two runs, and a layer of a tower may take a CPU half a second. */
 const CPU_LAYER_ROWS = 1;
-/** A pass of a CPU takes less than a millisecond to compile and holds scratch of its own: each is made for its run alone. */
+/** A pass of a CPU takes less than a millisecond to compile, and its scratch goes with it: each is made for its run alone. */
 const KEEPS_NO_PASSES = "cpu";
 /** Rows are compiled for in steps, so that pictures of nearly one size share a plan. */
 const ROW_STEP = 512;

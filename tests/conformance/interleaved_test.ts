@@ -85,8 +85,15 @@ Deno.test("weights stay where they are in exact mode, in shapes without whole ba
   assert(await repackedOf(device, problemOf(AFFINE4, { n: [32, 33] })) > 0, "the first of two weights");
 });
 
-/** Bytes that a pass keeps in another layout of a Q4_0 weight of about this many zeros in a mapped file. */
-export async function repackedOfFile(device: Device, bytes: number): Promise<number> {
+/**
+ * Bytes that a pass keeps in another layout of a Q4_0 weight of about this many zeros in a mapped file. `meanwhile` is called while
+ * the pass lives.
+ */
+export async function repackedOfFile(
+  device: Device,
+  bytes: number,
+  meanwhile: () => Promise<void> = async () => {},
+): Promise<number> {
   const k = 8192, n = 16 * Math.ceil(bytes / (16 * k / 32 * 18)), length = n * k / 32 * 18;
   const { plan, buffers } = linearProblem(
     { rows: 1, k, n: [16], format: { kind: "gguf", type: "q4_0" } },
@@ -110,6 +117,7 @@ export async function repackedOfFile(device: Device, bytes: number): Promise<num
     scope.use(await device.compile(plan, [arena, inputs, scope.use(await device.mapFile(path, 0, length))]));
     const { repacked, replaced } = device.memory();
     assert(replaced === 0 || replaced === length);
+    await meanwhile();
     return repacked;
   } finally {
     await Deno.remove(path);
@@ -140,6 +148,17 @@ Deno.test("weights stay where they are where copies would take more than half of
   assert(await repackedOfFile(device, 2 ** 20) > 0);
   const { total } = Deno.systemMemoryInfo();
   assertEquals(await repackedOfFile(device, 0.51 * total), 0);
+});
+
+Deno.test("copies of all devices count towards half of the memory", async () => {
+  using one = await Device.open("cpu");
+  using other = await Device.open("cpu");
+  const half = Deno.systemMemoryInfo().total / 2;
+  const taken = await repackedOfFile(one, 2 ** 26, async () => {
+    assertEquals(await repackedOfFile(other, half - 2 ** 25), 0);
+    assert(await repackedOfFile(other, 2 ** 20) > 0);
+  });
+  assert(taken >= 2 ** 26 && taken < 1.01 * 2 ** 26, `${taken}`); // so that the other alone would have fitted
 });
 
 Deno.test({
