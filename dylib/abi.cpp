@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
 
@@ -45,7 +46,7 @@ struct StartedRun {
   RunStatistics statistics;
   int32_t status = MB_OK;
   char error[1024] = "";
-  std::vector<Draw> draws;    // of a run that follows another: how each row's token is drawn from the other's outputs
+  Draws draws;                // of a run that follows another: how each row's token is drawn from the other's outputs
   uint64_t drawn_from = 0;    // bytes of these
   bool was_ahead = false;     // it was begun before the caller asked for it
   bool is_instead = false;    // another was begun ahead in its place
@@ -234,15 +235,13 @@ std::shared_ptr<StartedRun> copy_of(const void *input, uint64_t input_bytes) {
   return run;
 }
 
-// Puts the tokens that will most likely be drawn from what a run gave into the input of the next; false if there are none.
-bool follows(StartedRun &next, const StartedRun &run) {
+// Puts what will most likely be drawn from what a run gave into the input of the next; false if nothing can be.
+bool follows(StartedRun &next, const StartedRun &run, const Plan &plan) {
+  bool is_put = false;
   if (run.status != MB_OK || run.output.size() != next.drawn_from) return false;
-  for (size_t row = 0; row < next.draws.size(); row++) {
-    const uint32_t token = guess_token(next.draws[row], run.output.data());
-    if (token == kNone) return false;
-    next.input[kInputHeaderWords + row] = token;
-  }
-  return true;
+  guarded(nullptr, 0, [&] { is_put = put_guesses(next.input, plan.group_count, next.draws, run.output); });
+  next.input_bytes = next.input.size() * 4;
+  return is_put;
 }
 
 // Runs what was started, and what was made to follow it, on the runner's thread.
@@ -263,7 +262,7 @@ void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun>
       shared->note_cancelled();
       next = std::move(run->next);
       run->next.reset();
-      if (next && !follows(*next, *run)) next.reset();
+      if (next && !follows(*next, *run, *shared->pass->plan)) next.reset();
       if (next) shared->ahead = next;
     }
     if (!next) shared.reset();  // whoever knows of the end finds the pass released, if it is
@@ -561,17 +560,19 @@ int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, ch
   });
 }
 
-int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws, uint64_t rows,
+int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws, uint64_t draw_count,
                        uint64_t output_bytes, char *err, uint64_t err_cap) {
   return guarded(err, err_cap, [&] {
     const std::shared_ptr<SharedPass> shared = use(pass);
     require(input, "input");
     require(draws, "draws");
-    if (input_bytes > (1ull << 32) || rows == 0 || input_bytes < 4 * (kInputHeaderWords + rows)) {
-      fail(MB_INVALID_INPUT, "%llu bytes are no input block of %llu rows", ull(input_bytes), ull(rows));
+    if (input_bytes > (1ull << 32) || input_bytes < sizeof(InputHeader) || input_bytes % 4 != 0) {
+      fail(MB_INVALID_INPUT, "%llu bytes are no input block", ull(input_bytes));
     }
     auto run = copy_of(input, input_bytes);
-    run->draws = read_draws(draws, rows, output_bytes);
+    const uint64_t rows = run->input[offsetof(InputHeader, rows) / 4];
+    if (rows > run->input.size() - kInputHeaderWords) fail(MB_INVALID_INPUT, "the input block has fewer tokens than rows");
+    run->draws = read_draws(draws, draw_count, rows, output_bytes);
     run->drawn_from = output_bytes;
     run->was_ahead = true;
     const std::lock_guard<std::mutex> lock(shared->mutex);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "device.h"
@@ -83,9 +84,12 @@ uint64_t place(double number, uint64_t bytes, uint64_t output_bytes, const char 
 
 }  // namespace
 
-std::vector<Draw> read_draws(const double *numbers, uint64_t rows, uint64_t output_bytes) {
-  std::vector<Draw> draws(rows);
-  for (Draw &draw : draws) {
+Draws read_draws(const double *numbers, uint64_t count, uint64_t rows, uint64_t output_bytes) {
+  if (rows == 0 || rows > count / kDrawNumbers) fail(MB_INVALID_ARGUMENT, "the draws are not those of all rows");
+  Draws draws;
+  draws.rows.resize(rows);
+  draws.adds.assign(numbers + rows * kDrawNumbers, numbers + count);
+  for (Draw &draw : draws.rows) {
     draw.count = whole(numbers[3], 0x1p20, "number of candidates");
     draw.ids = place(numbers[0], draw.count * 4, output_bytes, "candidates");
     draw.values = place(numbers[1], draw.count * 4, output_bytes, "logits");
@@ -96,6 +100,8 @@ std::vector<Draw> read_draws(const double *numbers, uint64_t rows, uint64_t outp
     draw.top_k = whole(numbers[7], 0x1p53, "top-k");
     draw.top_p = numbers[8];
     draw.min_p = numbers[9];
+    draw.multiply = numbers[10];
+    draw.add = numbers[11];
     const bool is_decided = draw.temperature == 0 || (draw.top_k > 0 && draw.top_k <= draw.count);
     if (!is_decided || !(draw.temperature >= 0)) fail(MB_INVALID_ARGUMENT, "candidates do not decide a draw");
     numbers += kDrawNumbers;
@@ -132,6 +138,63 @@ uint32_t guess_token(const Draw &draw, const uint8_t *outputs) noexcept {
     score = own;
   }
   return best;
+}
+
+bool put_guesses(std::vector<uint32_t> &input, uint32_t group_count, const Draws &draws, const std::vector<uint8_t> &outputs) {
+  const uint64_t rows = draws.rows.size();
+  InputHeader header;
+  memcpy(&header, input.data(), sizeof header);
+  std::vector<uint32_t> tokens;
+  bool penalises = false;
+  for (const Draw &draw : draws.rows) {
+    const uint32_t token = guess_token(draw, outputs.data());
+    if (token == kNone) return false;
+    input[kInputHeaderWords + tokens.size()] = token;
+    tokens.push_back(token);
+    penalises |= draw.multiply != 0;
+  }
+  if (!penalises) return true;
+
+  // The arrays before the adjustments, the adjustments' three, and their new forms with one more each at most.
+  const uint64_t starts = kInputHeaderWords + 4ull * header.rows + header.out_rows +
+                          3ull * group_count * header.sequences + header.table_entries;
+  const uint64_t ids = starts + rows + 1, count = header.adjustments;
+  if (header.out_rows != rows || draws.adds.size() != count || input.size() < ids + 3 * count) return false;
+  std::vector<uint32_t> arrays[4];  // starts, ids, multipliers, addends
+  const auto put = [&](uint32_t id, uint32_t multiply, uint32_t add) {
+    arrays[1].push_back(id);
+    arrays[2].push_back(multiply);
+    arrays[3].push_back(add);
+  };
+  const auto bits = [](double number) {
+    const float single = static_cast<float>(number);
+    uint32_t word;
+    memcpy(&word, &single, sizeof word);
+    return word;
+  };
+  for (uint64_t row = 0; row < rows; row++) {
+    const Draw &draw = draws.rows[row];
+    const uint32_t token = tokens[row], begin = input[starts + row], end = input[starts + row + 1];
+    if (begin > end || end > count) return false;
+    arrays[0].push_back(static_cast<uint32_t>(arrays[1].size()));
+    bool is_there = draw.multiply == 0;
+    for (uint64_t i = begin; i < end; i++) {
+      const uint32_t id = input[ids + i];
+      if (!is_there && id > token) put(token, bits(draw.multiply), bits(draw.add)), is_there = true;
+      const bool changes = draw.multiply != 0 && id == token;
+      put(id, changes ? bits(draw.multiply) : input[ids + count + i], changes ? bits(draws.adds[i]) : input[ids + 2 * count + i]);
+      is_there |= changes;
+    }
+    if (!is_there) put(token, bits(draw.multiply), bits(draw.add));
+  }
+  const auto total = static_cast<uint32_t>(arrays[1].size());
+  arrays[0].push_back(total);
+  input[offsetof(InputHeader, adjustments) / 4] = total;
+  std::vector<uint32_t> changed(input.begin(), input.begin() + starts);
+  for (const std::vector<uint32_t> &array : arrays) changed.insert(changed.end(), array.begin(), array.end());
+  changed.insert(changed.end(), input.begin() + ids + 3 * count, input.end());
+  input = std::move(changed);
+  return true;
 }
 
 }  // namespace mb

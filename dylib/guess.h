@@ -8,7 +8,7 @@
 
 namespace mb {
 
-// How one row's token is drawn: kDrawNumbers f64, written by src/engine/follow.ts.
+// How one row's token is drawn, in the order of the numbers that src/engine/following.ts writes.
 struct Draw {
   // Bytes into the outputs of the run: u32 [count] candidates in descending order, f32 [count] their logits, f32 of which the
   // first is finite where the row is.
@@ -19,14 +19,27 @@ struct Draw {
   double temperature;  // 0: the first candidate
   uint64_t top_k;      // from 1 to `count`; any where the temperature is 0
   double top_p, min_p;
+  // Penalties: what the token's logit is multiplied by from then on (0: nothing changes), and what is added to it where the row
+  // has no adjustment of the token yet. Where it has one, `Draws::adds` says what is added.
+  double multiply, add;
 };
 
-constexpr uint64_t kDrawNumbers = 10;
+// How the tokens of an input block are drawn, row by row: kDrawNumbers f64 each, then those of `adds`.
+struct Draws {
+  std::vector<Draw> rows;
+  std::vector<double> adds;  // for each adjustment of the block, if its token is drawn; empty without penalties
+};
 
-// Reads what the caller wrote. Throws Error for what is no draw from outputs of `output_bytes`.
-std::vector<Draw> read_draws(const double *numbers, uint64_t rows, uint64_t output_bytes);
+constexpr uint64_t kDrawNumbers = 12;
+
+// Reads what the caller wrote. Throws Error for what are no draws from outputs of `output_bytes`.
+Draws read_draws(const double *numbers, uint64_t count, uint64_t rows, uint64_t output_bytes);
 
 // The token that will be drawn from these outputs, kNone where none can be.
 uint32_t guess_token(const Draw &draw, const uint8_t *outputs) noexcept;
+
+// Puts the tokens that will be drawn from `outputs` into an input block of as many rows as there are draws, and what they change
+// of its adjustments. False, and a block that is of no use, where none can be drawn or it is no input block of `group_count` page groups.
+bool put_guesses(std::vector<uint32_t> &input, uint32_t group_count, const Draws &draws, const std::vector<uint8_t> &outputs);
 
 }  // namespace mb

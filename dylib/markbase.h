@@ -131,12 +131,12 @@ MB_EXPORT int32_t mb_pass_run(mb_pass *pass, const void *input, uint64_t input_b
 MB_EXPORT int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap);
 
 /* Has the library begin the next run when the one that was started ends, so that the device does not wait for the
- * caller: token[i] of its input, for i below rows, is the one that will most likely be drawn from what that run gives in output_bytes
- * bytes by draws (rows x 10 f64, see guess.h). mb_pass_start takes that run over if it is given the very same block, and ends it
+ * caller: the tokens of its input become those that will most likely be drawn from what that run gives in output_bytes bytes, and its
+ * adjustments what penalties make of them; draws (draw_count f64, see guess.h) says how each row's token is drawn. mb_pass_start takes that run over if it is given the very same block, and ends it
  * otherwise. Nothing follows a run that failed or has ended already. Do not write what the run may write before mb_pass_start
  * or mb_pass_drop; nor read the pass's other memory of the run before it. */
 MB_EXPORT int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws,
-                                 uint64_t rows, uint64_t output_bytes, char *err, uint64_t err_cap);
+                                 uint64_t draw_count, uint64_t output_bytes, char *err, uint64_t err_cap);
 
 /* Ends a run that mb_pass_follow had begun and nobody has asked for, and waits for its end. */
 MB_EXPORT void mb_pass_drop(mb_pass *pass);

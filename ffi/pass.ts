@@ -18,13 +18,18 @@ export interface RunStatistics {
 
 /** A run that is to follow another one at once; see `mb_pass_follow` in `dylib/markbase.h`. */
 export interface FollowingRun {
-  /** its input block, with any tokens in the first rows: they are drawn from what the run before it gives */ input:
-    Uint8Array<ArrayBuffer>;
-  /** how each of these rows' tokens is drawn, `DRAW_NUMBERS` each */ draws: Float64Array<ArrayBuffer>;
+  /** its input block, with any tokens: they are drawn from what the run before it gives */ input: Uint8Array<
+    ArrayBuffer
+  >;
+  /**
+   * how each row's token is drawn, `DRAW_NUMBERS` each; with penalties also what is added to the logit of each adjustment's token if
+   * that is drawn
+   */
+  draws: Float64Array<ArrayBuffer>;
 }
 
 /** Numbers that say how a row's token is drawn; `dylib/guess.h` has their order. */
-export const DRAW_NUMBERS = 10;
+export const DRAW_NUMBERS = 12;
 
 /** What a plan became on its device. */
 export interface PassInfo {
@@ -54,10 +59,10 @@ export interface RunOptions {
    */
   foreseen?: "look" | "block";
   /**
-   * The run that will most likely come after a foreseen one. It begins when that ends; `run` takes it over when it is given the very
+   * Makes the run that will most likely come after a foreseen one, once that has begun. It begins when that ends; `run` takes it over when it is given the very
    * same input, and ends it otherwise, as `drop` does. Until one of them is called it may write what it writes.
    */
-  following?: FollowingRun;
+  following?: () => FollowingRun | undefined;
 }
 
 const CANCELLED = 10; // MB_CANCELLED
@@ -231,7 +236,7 @@ export class Pass implements Disposable, AsyncDisposable {
     source: FixedBytes,
     target: FixedBytes,
     how: "look" | "block",
-    following: FollowingRun | undefined,
+    following: RunOptions["following"],
   ): Promise<number> {
     const native = this.#native;
     const { bytes, capacity } = this.#error;
@@ -239,16 +244,16 @@ export class Pass implements Disposable, AsyncDisposable {
     this.#isAhead = false;
     if (begun !== 0) return begun;
     const size = BigInt(target.byteLength);
-    if (following !== undefined) {
+    const next = following?.();
+    if (next !== undefined) {
       this.#isAhead = true;
-      const { input, draws } = following;
-      const rows = BigInt(draws.length / DRAW_NUMBERS);
+      const { input, draws } = next;
       const followed = native.mb_pass_follow(
         pointer,
         input,
         BigInt(input.byteLength),
         draws,
-        rows,
+        BigInt(draws.length),
         size,
         bytes,
         capacity,

@@ -105,8 +105,8 @@ export const symbols = {
   },
   // int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, char *err, uint64_t err_cap)
   mb_pass_start: { parameters: ["usize", "buffer", "u64", "buffer", "u64"], result: "i32" },
-  // int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws, uint64_t rows,
-  //                        uint64_t output_bytes, char *err, uint64_t err_cap)
+  // int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws,
+  //                        uint64_t draw_count, uint64_t output_bytes, char *err, uint64_t err_cap)
   mb_pass_follow: {
     parameters: ["usize", "buffer", "u64", "buffer", "u64", "u64", "buffer", "u64"],
     result: "i32",

@@ -1,5 +1,5 @@
 /** The forward that most likely comes after one of decode rows, for the library to begin when that one ends. */
-import { DRAW_NUMBERS, type FollowingRun } from "../../ffi/pass.ts";
+import type { FollowingRun } from "../../ffi/pass.ts";
 import type { SamplingOptions } from "../sample/sampler.ts";
 import type { Part } from "./forward.ts";
 import { HEADER_WORDS } from "./input.ts";
@@ -25,26 +25,20 @@ export function followingRun(
   }
   const following = input.slice();
   const words = new Uint32Array(following.buffer);
-  const draws = new Float64Array(parts.length * DRAW_NUMBERS);
+  const draws: number[] = [];
+  const adds: number[] = [];
+  let penalises = false;
   for (let row = 0; row < parts.length; row++) {
     const { ids, values, stats } = views.candidates(row);
-    const { seed, temperature, topK, topP, minP } = parts[row].requests[0].draw!;
+    const { options, adjustments } = parts[row].requests[0].draw!;
+    const { seed, temperature, topK, topP, minP } = options;
     const position = ++words[HEADER_WORDS + parts.length + row];
-    draws.set(
-      [
-        ids.byteOffset,
-        values.byteOffset,
-        stats.byteOffset,
-        ids.length,
-        position,
-        seed,
-        temperature,
-        topK,
-        topP,
-        minP,
-      ],
-      row * DRAW_NUMBERS,
-    );
+    draws.push(ids.byteOffset, values.byteOffset, stats.byteOffset, ids.length);
+    draws.push(position, seed, temperature, topK, topP, minP);
+    const { multiply, add } = adjustments.ofNext();
+    draws.push(multiply, add);
+    penalises ||= multiply !== 0;
+    for (const entry of adjustments.list() ?? []) adds.push(adjustments.addOfNext(entry));
   }
-  return { input: following, draws };
+  return { input: following, draws: Float64Array.from(penalises ? draws.concat(adds) : draws) };
 }

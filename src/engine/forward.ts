@@ -12,6 +12,7 @@ import { DeviceError, Disposed } from "../errors.ts";
 import { macrotask } from "../event_loop.ts";
 import { type KvFormat, pageBytes, type PageGroup } from "../schedule/groups.ts";
 import type { TextPlan } from "../schedule/text.ts";
+import type { Adjustments } from "../sample/adjustments.ts";
 import type { SamplingOptions } from "../sample/sampler.ts";
 import type { Warning } from "../warning.ts";
 import type { Drafter } from "./drafter.ts";
@@ -74,7 +75,13 @@ export interface RowRequest extends Omit<OutputRow, "row"> {
    * how the token after the row is drawn, where its candidates decide that and the sequence most likely goes on with it: the forward
    * after this one may then begin before `take` was called
    */
-  draw?: SamplingOptions;
+  draw?: RowDraw;
+}
+
+/** How a token is drawn that most likely follows. */
+export interface RowDraw {
+  options: SamplingOptions;
+  /** what the token changes of the row's adjustments */ adjustments: Adjustments;
 }
 
 /** Rows of one sequence in a forward; the sequence has room for them. */
@@ -409,7 +416,7 @@ export class Forward implements AsyncDisposable {
         : await pass.run(input, output, {
           signal,
           foreseen,
-          following: goesOn ? followingRun(input, parts, views) : undefined,
+          following: goesOn ? () => followingRun(input, parts, views) : undefined,
         });
     } catch (error) {
       this.check(); // the pass is closed with the model, which is what the caller knows

@@ -3,10 +3,10 @@ import type { ResumeEnd, TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
 import { ContextFull, InvalidArgument, MemoryLimit } from "../errors.ts";
 import { Adjustments } from "../sample/adjustments.ts";
-import { sampleCandidates, type SamplingOptions } from "../sample/sampler.ts";
+import { sampleCandidates } from "../sample/sampler.ts";
 import { candidatesOf, type Draw, drawFrom } from "./draw.ts";
 import { decidedByCandidates } from "./following.ts";
-import type { Forward, RowRequest } from "./forward.ts";
+import type { Forward, RowDraw, RowRequest } from "./forward.ts";
 import type { Settings } from "./options.ts";
 import type { PlacedMedia } from "./placed.ts";
 import { CANDIDATE_OUTPUTS, type Results, STATE_OUTPUT } from "./results.ts";
@@ -99,7 +99,7 @@ class Steps {
   readonly #lengths: DraftLength;
   readonly #mask: number;
   /** how tokens are drawn, where a forward may begin ahead of the draw before it */
-  readonly #draw: SamplingOptions | undefined;
+  readonly #draw: RowDraw | undefined;
   /** tokens before the first draw */ readonly #prompt: number;
   /** draws at most */ readonly #most: number;
   #drawn = 0;
@@ -129,8 +129,9 @@ class Steps {
     }
     const fixed = typeof speculative === "number" ? speculative : undefined;
     this.#lengths = new DraftLength(fixed, Math.min(MOST_DRAFTS, context.forward.decodeRows - 1));
-    const isAlone = speculative === false && settings.logprobs === undefined && !this.#adjustments.change;
-    this.#draw = isAlone && decidedByCandidates(settings) ? settings : undefined;
+    const isAlone = speculative === false && settings.logprobs === undefined;
+    const adjustments = this.#adjustments;
+    this.#draw = isAlone && decidedByCandidates(settings) ? { options: settings, adjustments } : undefined;
     this.#mask = CANDIDATE_OUTPUTS | (isNetwork ? STATE_OUTPUT : 0);
   }
 

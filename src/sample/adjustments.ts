@@ -31,9 +31,16 @@ export class Adjustments {
     if (repetitionPenalty !== 1) { for (const id of prompt) this.#entry(id); }
   }
 
-  /** Whether they change with the tokens that are generated. */
-  get change(): boolean {
-    return this.#penalises;
+  /** What the next token's logit will be multiplied by, and what will be added to it if it has no entry in the list; 0: nothing changes. */
+  ofNext(): { multiply: number; add: number } {
+    if (!this.#penalises) return { multiply: 0, add: 0 };
+    const { repetitionPenalty, presencePenalty, frequencyPenalty } = this.#options;
+    return { multiply: 1 / repetitionPenalty, add: 0 - (presencePenalty + frequencyPenalty) };
+  }
+
+  /** What will be added to the logit of a token with an entry in the list if it is the next. */
+  addOfNext({ id, add }: Adjustment): number {
+    return this.#penalises ? this.#add(id, (this.#counts.get(id) ?? 0) + 1) : add;
   }
 
   /** Counts a generated token in. */
@@ -82,12 +89,17 @@ export class Adjustments {
     return entry === undefined ? logit : adjusted(logit, entry);
   }
 
-  #entry(id: number): void {
-    const { repetitionPenalty, presencePenalty, frequencyPenalty, logitBias } = this.#options;
-    const count = this.#counts.get(id) ?? 0;
+  /** What is added to the logit of a token that was generated `count` times. */
+  #add(id: number, count: number): number {
+    const { presencePenalty, frequencyPenalty, logitBias } = this.#options;
     const penalty = count > 0 ? presencePenalty + frequencyPenalty * count : 0;
+    return (logitBias.get(id) ?? 0) - penalty;
+  }
+
+  #entry(id: number): void {
+    const { repetitionPenalty } = this.#options;
     const entry = this.#entries.get(id);
-    const add = (logitBias.get(id) ?? 0) - penalty;
+    const add = this.#add(id, this.#counts.get(id) ?? 0);
     if (entry) {
       entry.multiply = 1 / repetitionPenalty;
       entry.add = add;

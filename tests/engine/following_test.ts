@@ -20,13 +20,15 @@ const DECIDED: GenerateOptions[] = [
   { temperature: 3, topK: 40, topP: 0.8 },
   { temperature: 2, topK: 200, minP: 0.01 },
   { temperature: 1.2, topK: 100, topP: 0.99, logitBias: { 20: 3, 300: -2 } },
+  { temperature: 0, repetitionPenalty: 1.2 },
+  { temperature: 1, topK: 64, presencePenalty: 0.5, logitBias: { 20: 3, 300: -2 } },
+  { temperature: 1, topK: 64, repetitionPenalty: 1.1, presencePenalty: 0.3, frequencyPenalty: 0.1 },
+  { temperature: 1.3, topK: 128, frequencyPenalty: -0.7, repetitionPenalty: 0.9, logitBias: { 20: 3 } },
 ];
 const UNDECIDED: GenerateOptions[] = [
   { temperature: 1, topK: 0, topP: 1 },
   { temperature: 1, topK: 0, topP: 0.9 },
   { temperature: 1, topK: 300 },
-  { temperature: 0, repetitionPenalty: 1.2 },
-  { temperature: 1, topK: 64, presencePenalty: 0.5 },
   { temperature: 0, logprobs: 2 },
   { temperature: 0, speculative: true },
 ];
@@ -54,7 +56,7 @@ Deno.test("forwards that begin ahead are those that are asked for, and give the 
   assertEquals(plain.engine.forward.counts.ahead, 0);
 });
 
-Deno.test("nothing begins ahead where a draw may need more than candidates, or changes what follows", async () => {
+Deno.test("nothing begins ahead where a draw may need more than candidates, or drafts do", async () => {
   await using model = await loaded("library");
   await using plain = await loaded("caller");
   const prompt = promptOf(model);

@@ -28,7 +28,7 @@ function drawOf(
   { seed, temperature, topK, topP, minP }: SamplingOptions,
   position: number,
 ): Float64Array<ArrayBuffer> {
-  return Float64Array.of(IDS, VALUES, STATS, 256, position, seed, temperature, topK, topP, minP);
+  return Float64Array.of(IDS, VALUES, STATS, 256, position, seed, temperature, topK, topP, minP, 0, 0);
 }
 
 /** The row after one at `position`, drawn so. */
@@ -63,7 +63,7 @@ async function opened() {
   };
   const run = async (input: Uint8Array<ArrayBuffer>, next?: FollowingRun) => {
     const output = new Uint8Array(BYTES);
-    const statistics = await pass.run(input, output, { foreseen: "block", following: next });
+    const statistics = await pass.run(input, output, { foreseen: "block", following: next && (() => next) });
     return { output, ...statistics };
   };
   return { device, pass, other, held, run };
@@ -135,7 +135,7 @@ Deno.test("nothing follows a run that fails, is cancelled or gives no candidates
         const { signal } = controller;
         const begun = pass.run(blockOf(1, 40), new Uint8Array(BYTES), {
           foreseen: "block",
-          following: following(GREEDY, 40),
+          following: () => following(GREEDY, 40),
           signal,
         });
         controller.abort(new Error("enough"));
