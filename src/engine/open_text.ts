@@ -4,8 +4,8 @@ import { readText } from "../checkpoint/files.ts";
 import type { Checkpoint } from "../checkpoint/open.ts";
 import { CheckpointError, TokenizerError } from "../errors.ts";
 import { parseJsonObject } from "../tokenizer/files.ts";
-import { readGgufVocabulary, templateFromGguf } from "../tokenizer/gguf.ts";
-import { loadTokenizer, Tokenizer } from "../tokenizer/tokenizer.ts";
+import { templateFromGguf } from "../tokenizer/gguf.ts";
+import { loadGgufTokenizer, loadTokenizer, type Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { Warning } from "../warning.ts";
 
 /** What a model needs to take and give text. */
@@ -64,8 +64,7 @@ export async function openText(checkpoint: Checkpoint, signal: AbortSignal | und
 }
 
 async function embeddedTokenizer({ files }: Checkpoint): Promise<Tokenizer | undefined> {
-  const vocabulary = await readGgufVocabulary(files[0].path);
-  return vocabulary === null ? undefined : new Tokenizer(vocabulary);
+  return await loadGgufTokenizer(files[0].path) ?? undefined;
 }
 
 function templateOf(source: string | undefined, tokenizer: Tokenizer): ChatTemplate | undefined {

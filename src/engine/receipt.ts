@@ -40,6 +40,7 @@ export async function weightsFingerprint(checkpoint: Checkpoint): Promise<string
     }
   }
   const hex = await sha256(bytes);
+  bytes.buffer.transfer(0); // megabytes that a collector would leave where they are for long
   return `${whole ? "sha256" : "sampled-sha256"}:${hex}`;
 }
 

@@ -7,8 +7,9 @@
  * pieces short. What remains long, such as a megabyte of one letter, goes through a heap: n log n.
  */
 import { TokenizerError } from "../errors.ts";
+import { IdSet } from "./id_set.ts";
 import { type Merges, mergesOf } from "./merges.ts";
-import { PairTable } from "./pairs.ts";
+import { PairSet } from "./pairs.ts";
 import type { TokenIndex } from "./token_index.ts";
 import { byteOfToken, type Vocabulary } from "./vocabulary.ts";
 
@@ -23,12 +24,12 @@ export class Bpe {
   pairLookups = 0;
 
   readonly #merges: Merges;
-  readonly #junctions: PairTable;
+  readonly #junctions: PairSet; // ids of the characters that meet within a merge
   readonly #spelledMerge: boolean;
   readonly #basic: Int32Array; // [65536] id of each one-unit character, or -1
   readonly #astral = new Map<number, number>(); // code point ≥ 0x10000 → id
   readonly #bytes: Int32Array | undefined; // [256] ids of <0x00>…<0xFF>, -1 where absent
-  readonly #spelled: Uint8Array; // [vocabulary] 1 for tokens that stand in for a character: bytes, unknown
+  readonly #spelled: IdSet; // tokens that stand in for a character: bytes, unknown
   readonly #unknown: number;
   readonly #fuseUnknown: boolean;
   readonly #utf8 = new TextEncoder();
@@ -48,8 +49,8 @@ export class Bpe {
     this.#unknown = vocabulary.unknown ?? -1;
     this.#fuseUnknown = vocabulary.fuseUnknown;
     this.#basic = new Int32Array(0x10000).fill(-1);
-    this.#spelled = new Uint8Array(texts.length);
-    if (this.#unknown >= 0) this.#spelled[this.#unknown] = 1;
+    this.#spelled = new IdSet(texts.length);
+    if (this.#unknown >= 0) this.#spelled.add(this.#unknown);
     const bytes = new Int32Array(256).fill(-1);
     for (let id = 0; id < texts.length; id++) {
       const length = texts.starts[id + 1] - texts.starts[id];
@@ -62,18 +63,18 @@ export class Bpe {
         const byte = byteOfToken(text);
         if (byte === undefined || text !== byteTokenText(byte)) continue;
         bytes[byte] = id;
-        this.#spelled[id] = 1;
+        this.#spelled.add(id);
       }
     }
     this.#bytes = vocabulary.byteFallback ? bytes : undefined;
 
-    this.#junctions = new PairTable(1 << 10);
+    this.#junctions = new PairSet(1 << 10);
     let spelledMerge = false;
     this.#merges = mergesOf(vocabulary, index, (left, right) => {
-      if (this.#spelled[left] || this.#spelled[right]) spelledMerge = true;
+      if (this.#spelled.has(left) || this.#spelled.has(right)) spelledMerge = true;
       const last = this.#characterId(texts.lastCodePoint(left));
       const first = this.#characterId(texts.firstCodePoint(right));
-      if (last >= 0 && first >= 0) this.#junctions.set(last, first, 0, 0);
+      if (last >= 0 && first >= 0) this.#junctions.add(last, first);
     });
     this.#spelledMerge = spelledMerge;
   }
@@ -137,8 +138,8 @@ export class Bpe {
   /** Whether any merge can ever span the border between two adjacent symbols. */
   #canJoin(left: number, right: number): boolean {
     this.pairLookups++;
-    if (this.#junctions.find(left, right) >= 0) return true;
-    return this.#spelledMerge && (this.#spelled[left] === 1 || this.#spelled[right] === 1);
+    if (this.#junctions.has(left, right)) return true;
+    return this.#spelledMerge && (this.#spelled.has(left) || this.#spelled.has(right));
   }
 
   #findMerge(left: number, right: number): number {

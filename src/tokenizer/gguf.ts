@@ -7,6 +7,7 @@ import { openFile } from "../checkpoint/files.ts";
 import { parseGguf } from "../checkpoint/gguf.ts";
 import { type GgufMetadata, readNumbers, readTexts } from "../checkpoint/gguf_metadata.ts";
 import { TokenizerError } from "../errors.ts";
+import { IdSet } from "./id_set.ts";
 import type { Texts } from "./texts.ts";
 import type { AddedToken, Vocabulary } from "./vocabulary.ts";
 
@@ -76,12 +77,16 @@ export function vocabularyFromGguf(metadata: GgufMetadata, source: ByteSource): 
     return id;
   };
   const eos = token("eos");
+  const pieces = new IdSet(tokens.length);
+  for (let id = 0; id < tokens.length; id++) if (types[id] === NORMAL) pieces.add(id);
+  const added = addedTokens(metadata, tokens, types);
+  giveBack(types);
   return {
     tokens,
     merges: scored ? [] : readTexts(source, metadata, key("merges")),
     scores,
-    pieces: (id) => types[id] === NORMAL,
-    added: addedTokens(metadata, tokens, types),
+    pieces: (id) => pieces.has(id),
+    added,
     unknown: token("unknown"),
     fuseUnknown: true,
     byteFallback: true,
@@ -91,6 +96,11 @@ export function vocabularyFromGguf(metadata: GgufMetadata, source: ByteSource): 
     eos,
     stops: [...new Set([eos, token("eot"), token("eom")].filter((id) => id !== undefined))],
   };
+}
+
+/** Gives back the memory of numbers that nobody will read again: a collector would leave a megabyte where it is for long. */
+export function giveBack(numbers: ArrayLike<number>): void {
+  if (ArrayBuffer.isView(numbers) && numbers.buffer instanceof ArrayBuffer) numbers.buffer.transfer(0);
 }
 
 /** The vocabulary of the file at `path`, as `vocabularyFromGguf`; of a split model, its first part has it. */

@@ -1,5 +1,6 @@
 /** The merges of a vocabulary as ids: given as a ranked list, or implied by pieces with scores. */
 import { TokenizerError } from "../errors.ts";
+import { IdSet } from "./id_set.ts";
 import { PairTable } from "./pairs.ts";
 import { PieceMerges } from "./piece_merges.ts";
 import type { TokenIndex } from "./token_index.ts";
@@ -27,13 +28,16 @@ export function mergesOf(vocabulary: Vocabulary, index: TokenIndex, each: OnMerg
   const control = new Set(added.filter((token) => token.control).map((token) => token.id));
   const isPiece = (id: number) => !control.has(id) && (vocabulary.pieces?.(id) ?? true);
   if (scores !== undefined && !index.hasDuplicates) {
-    const ranks = new Int32Array(scores.length).fill(-1);
+    const pieces = new IdSet(scores.length);
+    for (let id = 0; id < scores.length; id++) if (isPiece(id)) pieces.add(id);
+    // As files have them, each score is below the one before, so that a list of ranks would only take memory.
+    const ranks = orderOf(scores, isPiece) === "strict" ? undefined : new Int32Array(scores.length);
     scoredMerges(scores, isPiece, index, (left, right, result, rank) => {
-      ranks[result] = rank;
+      if (ranks !== undefined) ranks[result] = rank;
       if (!control.has(left) && !control.has(right)) each(left, right, result, rank);
     });
     // Of control tokens only the unknown one stands in for a character.
-    return new PieceMerges(index, ranks, control.has(unknown) ? unknown : -1);
+    return new PieceMerges(index, pieces, ranks, control.has(unknown) ? unknown : -1);
   }
   const table = new PairTable(scores === undefined ? merges.length : 2 * scores.length); // Gemma 3: 1.96 a piece
   const add: OnMerge = (left, right, result, rank) => {
@@ -74,13 +78,8 @@ function scoredMerges(
   index: TokenIndex,
   each: OnMerge,
 ): void {
-  let count = 0, last = Infinity, isOrdered = true;
-  for (let id = 0; id < scores.length; id++) {
-    if (!isPiece(id)) continue;
-    count++;
-    if (scores[id] > last) isOrdered = false;
-    last = scores[id];
-  }
+  let count = 0;
+  for (let id = 0; id < scores.length; id++) if (isPiece(id)) count++;
   const most = MERGES_BESIDE + MERGES_PER_PIECE * count;
   let rank = -1, score = NaN, cuts = 0, result = 0;
   const onCut = (left: number, right: number) => {
@@ -99,12 +98,24 @@ function scoredMerges(
     score = scores[piece];
     index.cuts(piece, onCut);
   };
-  if (isOrdered) { // as files have them; a list would only take memory
+  if (orderOf(scores, isPiece) !== "none") { // a list would only take memory
     for (let id = 0; id < scores.length; id++) if (isPiece(id)) take(id);
   } else {
     const pieces = Int32Array.from(scores, (_, id) => id).filter((id) => isPiece(id));
     pieces.sort((a, b) => scores[b] - scores[a] || a - b).forEach(take);
   }
+}
+
+/** How the scores of pieces go by their ids: each below the one before, none above it, or neither. */
+function orderOf(scores: ArrayLike<number>, isPiece: (id: number) => boolean): "strict" | "weak" | "none" {
+  let order: "strict" | "weak" = "strict", last = Infinity;
+  for (let id = 0; id < scores.length; id++) {
+    if (!isPiece(id)) continue;
+    if (scores[id] > last) return "none";
+    if (scores[id] === last) order = "weak";
+    last = scores[id];
+  }
+  return order;
 }
 
 /** Pieces that repeat each other, such as one letter in every length, imply merges by the square of their number. */

@@ -2,6 +2,7 @@
  * The merges of pieces with scores without a table of them: two tokens merge where they spell a piece, which the index finds by
  * their hashes, and the piece's score ranks them. A table of Gemma 3's 500,000 pairs takes 16 MiB.
  */
+import type { IdSet } from "./id_set.ts";
 import type { TokenIndex } from "./token_index.ts";
 
 /** Pairs that are kept: text has few of them over and over. */
@@ -11,13 +12,15 @@ const STRIDE = 4; // left, right, what `find` returned, nothing
 /** As `PairTable` for the merges of one vocabulary, whose pieces are the first of their texts. A slot is the piece's id. */
 export class PieceMerges {
   readonly #index: TokenIndex;
-  readonly #ranks: Int32Array;
+  readonly #pieces: IdSet;
+  readonly #ranks: Int32Array | undefined;
   readonly #excluded: number;
   readonly #kept = new Int32Array(KEPT * STRIDE).fill(-1); // each pair at the one place that it hashes to
 
-  /** `ranks`: by id, -1 for tokens that are no piece. The token `excluded` is part of no merge; -1: there is none. */
-  constructor(index: TokenIndex, ranks: Int32Array, excluded: number) {
+  /** `ranks`: by id; undefined where they are in the order of the ids. The token `excluded` is part of no merge; -1: there is none. */
+  constructor(index: TokenIndex, pieces: IdSet, ranks: Int32Array | undefined, excluded: number) {
     this.#index = index;
+    this.#pieces = pieces;
     this.#ranks = ranks;
     this.#excluded = excluded;
   }
@@ -36,12 +39,12 @@ export class PieceMerges {
   #look(left: number, right: number): number {
     if (left === this.#excluded || right === this.#excluded) return -1;
     const id = this.#index.findJoined(left, right);
-    return id < 0 || this.#ranks[id] < 0 ? -1 : id;
+    return id < 0 || !this.#pieces.has(id) ? -1 : id;
   }
 
   /** Rank at a slot that {@link find} returned. */
   rank(slot: number): number {
-    return this.#ranks[slot];
+    return this.#ranks === undefined ? slot : this.#ranks[slot];
   }
 
   /** Result id at a slot that {@link find} returned. */

@@ -6,7 +6,7 @@ import { AddedMatcher } from "./added.ts";
 import { Bpe } from "./bpe.ts";
 import { parseJsonObject, readTokenizerFile } from "./files.ts";
 import { vocabularyFromJson } from "./json.ts";
-import { readGgufVocabulary } from "./gguf.ts";
+import { giveBack, readGgufVocabulary } from "./gguf.ts";
 import { TokenStream, Utf8Assembler } from "./stream.ts";
 import { TokenIndex } from "./token_index.ts";
 import { byteOfToken, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
@@ -254,6 +254,18 @@ export function parseTokenizer(
 }
 
 /**
+ * The tokenizer inside a `.gguf` file; of a split model, its first part has it. Null where the file has none. Throws as
+ * `loadTokenizer`.
+ */
+export async function loadGgufTokenizer(path: string): Promise<Tokenizer | null> {
+  const vocabulary = await readGgufVocabulary(path);
+  if (vocabulary === null) return null;
+  const tokenizer = new Tokenizer(vocabulary);
+  if (vocabulary.scores !== undefined) giveBack(vocabulary.scores);
+  return tokenizer;
+}
+
+/**
  * The tokenizer in a folder, given as a path or as a `file:`, `http:` or `https:` URL, or inside a `.gguf` file of this
  * machine. Of a folder it reads `tokenizer.json` and, where present, `tokenizer_config.json` and
  * `generation_config.json`. Throws TokenizerError for missing and malformed files (CheckpointError for a damaged GGUF file),
@@ -277,8 +289,8 @@ export async function loadTokenizer(
   if (
     typeof file === "string" && file.endsWith(".gguf") && (await Deno.stat(file).catch(() => null))?.isFile
   ) {
-    const vocabulary = await readGgufVocabulary(file);
-    if (vocabulary !== null) return new Tokenizer(vocabulary);
+    const tokenizer = await loadGgufTokenizer(file);
+    if (tokenizer !== null) return tokenizer;
     throw new TokenizerError(
       "tokenizer_missing",
       `${file} carries no vocabulary. Use the one of the model's folder.`,

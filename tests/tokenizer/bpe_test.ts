@@ -1,7 +1,8 @@
 import { assert, assertEquals, assertThrows } from "@std/assert";
 import { TokenizerError } from "../../src/errors.ts";
 import { Bpe } from "../../src/tokenizer/bpe.ts";
-import { PairTable } from "../../src/tokenizer/pairs.ts";
+import { IdSet } from "../../src/tokenizer/id_set.ts";
+import { PairSet, PairTable } from "../../src/tokenizer/pairs.ts";
 import { TokenIndex } from "../../src/tokenizer/token_index.ts";
 import { Tokenizer } from "../../src/tokenizer/tokenizer.ts";
 import type { Vocabulary } from "../../src/tokenizer/vocabulary.ts";
@@ -82,12 +83,13 @@ Deno.test("random vocabularies encode short and long texts as the plain definiti
 
 Deno.test("random pieces with scores encode as the plain definition does, also where a text has two ids", () => {
   const random = randomIntegers(12);
-  for (let round = 0; round < 80; round++) {
+  for (let round = 0; round < 240; round++) {
     const alphabet = [..."abcdé𠮷"].slice(0, 2 + random(5));
     const { tokens, merges } = vocabularyOf(alphabet, randomMerges(random, alphabet, 1 + random(40)));
     const texts = [...tokens as string[]];
-    // Some tokens are no pieces, one is a control token, and scores are neither in order nor all different.
-    const scores = texts.map(() => -random(texts.length));
+    // Some tokens are no pieces, one is a control token. Scores are in no order nor all different, or each below the one before, or
+    // two of them equal.
+    const scores = texts.map((_, id) => [-random(texts.length), -id, -(id >> 1)][round % 3]);
     const isPiece = texts.map((_, id) => id < alphabet.length || random(6) > 0);
     const control = alphabet.length + random(texts.length - alphabet.length);
     const hasTwice = round % 4 === 3;
@@ -213,6 +215,31 @@ Deno.test("a pair table returns what was set last, through growth and collisions
       assertEquals(slot < 0 ? undefined : table.rank(slot), value);
       if (value !== undefined) assertEquals(table.result(slot), -value);
     }
+  }
+});
+
+Deno.test("a set of pairs has what was added, through growth and collisions", () => {
+  const random = randomIntegers(15);
+  const set = new PairSet(1), expected = new Set<string>();
+  for (let i = 0; i < 5000; i++) {
+    const left = random(200), right = random(200);
+    set.add(left, right);
+    expected.add(`${left} ${right}`);
+  }
+  for (let left = 0; left < 200; left++) {
+    for (let right = 0; right < 200; right++) {
+      assertEquals(set.has(left, right), expected.has(`${left} ${right}`), `${left} ${right}`);
+    }
+  }
+});
+
+Deno.test("a set of ids has what was added and nothing else, up to its limit", () => {
+  const random = randomIntegers(16);
+  for (const limit of [1, 7, 8, 9, 1000]) {
+    const set = new IdSet(limit), expected = new Set<number>();
+    for (let i = 0; i < limit; i += 3) expected.add(random(limit));
+    expected.add(limit - 1).forEach((id) => set.add(id));
+    for (let id = 0; id < limit; id++) assertEquals(set.has(id), expected.has(id), `${id} of ${limit}`);
   }
 });
 
