@@ -103,6 +103,9 @@ export type AudioConfig = AudioTowerConfig | AudioFramesConfig;
 
 /** The reference clamps states at the audio config's `gradient_clipping`, which no state comes near; below this some might. */
 const LEAST_CLIPPING = 1e6;
+/** What the towers' attention ops take: sizes of a head, and keys to either side of a frame of sound. */
+const MOST_HEAD = { vision: 256, audio: 512 } as const;
+const MOST_CONTEXT = 4096;
 
 /** Reads `vision_config`; null without one. Throws `CheckpointError` that names the key and the value. */
 export function parseVision(top: Fields): VisionConfig | null {
@@ -134,7 +137,9 @@ export function parseVision(top: Fields): VisionConfig | null {
   rope?.oneOf("rope_type", ["axial", "default"], "default");
   const headDim = vision.integer("head_dim", { or: 64 });
   // Two axes, each rotated in pairs.
-  if (headDim % 4 !== 0) throw vision.wrong("head_dim", "a multiple of 4");
+  if (headDim % 4 !== 0 || headDim > MOST_HEAD.vision) {
+    throw vision.wrong("head_dim", `a multiple of 4 up to ${MOST_HEAD.vision}`);
+  }
   const softTokens = top.has("vision_soft_tokens_per_image")
     ? top.integer("vision_soft_tokens_per_image")
     : vision.has("default_output_length")
@@ -172,8 +177,9 @@ export function parseAudio(top: Fields): AudioConfig | null {
   audio.number("gradient_clipping", { min: LEAST_CLIPPING, or: 1e10 });
   const hiddenSize = audio.integer("hidden_size", { or: 1024 });
   const heads = audio.integer("num_attention_heads", { or: 8 });
-  if (hiddenSize % heads !== 0) {
-    throw audio.wrong("num_attention_heads", `a divisor of hidden_size = ${hiddenSize}`);
+  if (hiddenSize % heads !== 0 || hiddenSize / heads > MOST_HEAD.audio) {
+    const rule = `a divisor of hidden_size = ${hiddenSize} that leaves heads of ${MOST_HEAD.audio} at most`;
+    throw audio.wrong("num_attention_heads", rule);
   }
   return {
     kind: "tower",
@@ -183,8 +189,8 @@ export function parseAudio(top: Fields): AudioConfig | null {
     convKernelSize: audio.integer("conv_kernel_size", { max: 1024, or: 5 }),
     residualWeight: audio.number("residual_weight", { or: 0.5 }),
     chunkSize: audio.integer("attention_chunk_size", { max: 65_536, or: 12 }),
-    contextLeft: audio.integer("attention_context_left", { max: 65_536, or: 13 }),
-    contextRight: audio.integer("attention_context_right", { min: 0, max: 65_536, or: 0 }),
+    contextLeft: audio.integer("attention_context_left", { min: 2, max: MOST_CONTEXT + 1, or: 13 }),
+    contextRight: audio.integer("attention_context_right", { min: 0, max: MOST_CONTEXT, or: 0 }),
     logitCap: audio.positive("attention_logit_cap", 50),
     subsamplingChannels: channels(audio),
     outputDim: audio.integer("output_proj_dims", { or: 1536 }),

@@ -61,6 +61,7 @@ export function parseFlags<T extends Flags>(
   const values: Record<string, unknown> = {};
   for (const [name, flag] of Object.entries(flags)) {
     if (!given(name)) continue;
+    if (flag.type === "boolean") checkSwitch(name, before);
     values[name] = readValue(name, flag, parsed[name]);
   }
   return { values: values as Values<T>, words: parsed._.map(String) };
@@ -86,6 +87,17 @@ function joinValues(args: readonly string[], flags: Flags): string[] {
     } else joined.push(`--${name}=${args[++i]}`);
   }
   return joined;
+}
+
+/** A switch stands alone, or before true or false; the parser takes any other value for true. */
+function checkSwitch(name: string, args: readonly string[]): void {
+  for (const arg of args) {
+    if (!arg.startsWith(`--${name}=`)) continue;
+    const text = arg.slice(name.length + 3);
+    if (text !== "true" && text !== "false") {
+      throw new InvalidArgument(`--${name} is "${text}"; it is a switch and takes no value.`);
+    }
+  }
 }
 
 function readValue(name: string, flag: Flag, raw: unknown): unknown {

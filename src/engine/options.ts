@@ -142,11 +142,15 @@ export function tokenIds(
 function stopTexts(value: unknown): readonly string[] {
   if (value === undefined) return [];
   const texts = Array.isArray(value) && value.length <= MAX_STOPS ? [...value] : [value]; // holes are undefined
-  if (texts.every((text) => typeof text === "string" && text !== "")) return texts;
+  const wrong = texts.findIndex((text) => typeof text !== "string" || text === "");
+  if (wrong < 0) return texts;
+  const what = Array.isArray(value)
+    ? value.length > MAX_STOPS
+      ? `stop has ${value.length} texts`
+      : `stop[${wrong}] is ${describe(texts[wrong])}`
+    : `stop is ${describe(value)}`;
   throw new InvalidArgument(
-    `stop is ${
-      describe(value)
-    }; it must be a text or a list of at most ${MAX_STOPS} texts, none of them empty.`,
+    `${what}; stop is a text or a list of at most ${MAX_STOPS} texts, none of them empty.`,
   );
 }
 

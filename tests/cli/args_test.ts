@@ -37,6 +37,13 @@ Deno.test("a value of the wrong kind is named with its flag", () => {
   assertThrows(() => parseFlags(["--device", "tpu"], flags), InvalidArgument, "cpu, metal");
 });
 
+Deno.test("a switch takes no value but true and false", () => {
+  assertEquals(parseFlags(["--json=true"], flags).values, { json: true });
+  assertEquals(parseFlags(["--json=false"], flags).values, { json: false });
+  assertThrows(() => parseFlags(["--json=no"], flags), InvalidArgument, '--json is "no"');
+  assertThrows(() => parseFlags(["--json=", "--json"], flags), InvalidArgument, '--json is ""');
+});
+
 Deno.test("the help lists every flag with its choices", () => {
   const help = describeFlags(flags);
   assertStringIncludes(help, "--device cpu|metal");

@@ -139,6 +139,9 @@ Deno.test("a wrong value is told from the number that it resembles, and is short
   const wrong = (options: object) =>
     assertThrows(() => settingsOf(options as never, configOf(SUGGESTED)), InvalidArgument).message;
   assertEquals(wrong({ topP: 1n }), "topP is 1n; it must be a number above 0, up to 1.");
+  const rule = "stop is a text or a list of at most 64 texts, none of them empty.";
+  assertEquals(wrong({ stop: ["a", ""] }), `stop[1] is ""; ${rule}`);
+  assertEquals(wrong({ stop: new Array(65).fill("a") }), `stop has 65 texts; ${rule}`);
   assertEquals(
     wrong({ topP: () => "a long text" }),
     "topP is a function; it must be a number above 0, up to 1.",

@@ -93,6 +93,13 @@ Deno.test("towers with other activations, biases, rotations or clamps than the r
   refused({ vision_config: { ...vision, rms_norm_eps: 1e300 } }, /rms_norm_eps is 1e\+300/);
   refused({ audio_config: { ...audio, hidden_act: "relu" } }, /audio_config\.hidden_act is "relu"/);
   refused({ audio_config: { ...audio, gradient_clipping: 10 } }, /gradient_clipping is 10/);
+  // What the op's plan takes: 1 to 4096 keys to the left, up to 4096 to the right.
+  for (const left of [1, 4098]) {
+    refused({ audio_config: { ...audio, attention_context_left: left } }, /from 2 to 4097/);
+  }
+  refused({ audio_config: { ...audio, attention_context_right: 4097 } }, /from 0 to 4096/);
+  refused({ audio_config: { ...audio, hidden_size: 1026, num_attention_heads: 2 } }, /heads of 512 at most/);
+  refused({ vision_config: { ...vision, head_dim: 260 } }, /multiple of 4 up to 256/);
 });
 
 Deno.test("a model whose processor cannot be followed still answers text, and refuses media by name", async () => {
