@@ -53,15 +53,15 @@ export interface Compiler {
 }
 
 /** What to install, as one sentence. */
-export function installHint(os: string = Deno.build.os): string {
-  switch (os) {
+function installHint(): string {
+  switch (Deno.build.os) {
     case "darwin":
       return "Install the command line tools with `xcode-select --install`.";
     case "linux":
       return "Install one, for example `sudo apt install g++` (Debian, Ubuntu), `sudo dnf install gcc-c++` (Fedora), " +
         "`sudo pacman -S gcc` (Arch) or `apk add g++` (Alpine).";
     default:
-      return `markbase builds on Linux and macOS; on ${os} name a ready library with MARKBASE_DYLIB.`;
+      return `markbase builds on Linux and macOS; on ${Deno.build.os} name a ready library with MARKBASE_DYLIB.`;
   }
 }
 

@@ -1,8 +1,8 @@
 /** Finds or builds the native library, verifies it and opens it, once per process (and once per Worker). */
 import { buildLibrary } from "../dylib/build.ts";
-import { installHint } from "../dylib/compiler.ts";
 import { sha256 } from "../dylib/sources.ts";
 import { LibraryError } from "../src/errors.ts";
+import { SharedRuns } from "../src/shared_runs.ts";
 import { optionalEnv, requirePermission } from "./permissions.ts";
 import { ABI_VERSION, symbols } from "./symbols.ts";
 
@@ -25,33 +25,33 @@ export interface LibraryOptions {
   cache?: string;
   /** units compiled so far, of how many; called only where the library has to be built */
   onProgress?: (done: number, total: number) => void;
-  /** ends a build; a build that several callers wait for follows the signal of the first */
+  /** ends waiting for a build, and the build once nobody waits for it any more */
   signal?: AbortSignal;
 }
 
 /** Before this version, Deno did not keep the buffers of nonblocking calls alive. */
 const LEAST_DENO = [2, 7, 6];
 
-let opened: Promise<NativeLibrary> | undefined;
+let opened: NativeLibrary | undefined;
+const openings = new SharedRuns<NativeLibrary>();
 
 /**
- * The native library: the one that `MARKBASE_DYLIB` names, else the one in the cache, else built now. Throws
- * `LibraryError` or `MissingPermission`; after a failure the next call tries again.
+ * The native library: the one that `MARKBASE_DYLIB` names, else the one in the cache, else built now. Rejects with
+ * `LibraryError`, `MissingPermission` or the signal's reason; after a failure the next call tries again.
  */
-export function openLibrary(options: LibraryOptions = {}): Promise<NativeLibrary> {
-  opened ??= find(options).catch((error) => {
-    opened = undefined;
-    throw error;
-  });
+export async function openLibrary(options: LibraryOptions = {}): Promise<NativeLibrary> {
+  opened ??= await openings.share("library", options.signal, (signal) => find({ ...options, signal }));
   return opened;
 }
 
 async function find(options: LibraryOptions): Promise<NativeLibrary> {
   checkDenoVersion(Deno.version.deno);
   const named = await optionalEnv("MARKBASE_DYLIB");
-  if (named !== undefined) return await open(named, await hashOf(named));
+  if (named !== undefined) {
+    return await open(named, await hashOf(named), "Unset MARKBASE_DYLIB to build one.");
+  }
   const built = await buildLibrary(options);
-  return await open(built.path, built.sha256);
+  return await open(built.path, built.sha256, "Remove the folder that holds it to build it again.");
 }
 
 /** Throws `LibraryError` ("old_deno") for a Deno that is too old to call the library safely. */
@@ -79,7 +79,8 @@ async function hashOf(path: string): Promise<string> {
   }
 }
 
-async function open(path: string, hash: string): Promise<NativeLibrary> {
+/** Opens a file; `next` says what can be done where the system refuses it. */
+async function open(path: string, hash: string, next: string): Promise<NativeLibrary> {
   const folder = path.replace(/\/dylib\/[^/]*\/[^/]*$/, ""); // the cache folder, or the file itself
   await requirePermission({ name: "ffi", path: folder }, "to open its native library");
   let library: Deno.DynamicLibrary<typeof symbols>;
@@ -89,8 +90,7 @@ async function open(path: string, hash: string): Promise<NativeLibrary> {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new LibraryError(
       "library_unusable",
-      `The native library ${path} cannot be opened: ${reason}. It may be of another version or machine; ` +
-        `unset MARKBASE_DYLIB to build one. ${installHint()}`,
+      `The native library ${path} cannot be opened: ${reason}. It may be of another version or machine. ${next}`,
       { cause },
     );
   }

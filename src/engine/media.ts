@@ -21,7 +21,7 @@ import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../me
 import type { Segment, Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { PromptOptions, Usage } from "./api.ts";
 import type { PlacedMedia } from "./placed.ts";
-import { SharedRuns } from "./shared_runs.ts";
+import { SharedRuns } from "../shared_runs.ts";
 
 /** A span and where its soft tokens begin in a timeline. */
 export interface SpanAt {

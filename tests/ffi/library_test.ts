@@ -6,6 +6,7 @@ import { withEnvironment } from "../support/environment.ts";
 const root = decodeURIComponent(new URL("../../", import.meta.url).pathname).replace(/\/$/, "");
 const sources = `${root}/dylib,${root}/shaders`; // folders that a checkout reads to see whether its library is current
 const device = new URL("../../ffi/device.ts", import.meta.url).href;
+const library = new URL("../../ffi/library.ts", import.meta.url).href;
 const errors = new URL("../../src/errors.ts", import.meta.url).href;
 
 /** Opens the CPU device in a process with just these flags and environment; prints what happened. */
@@ -13,7 +14,9 @@ async function open(
   flags: string[],
   options: { cache?: string; env?: Record<string, string> } = {},
 ): Promise<Record<string, string>> {
-  const code = `
+  return await run(
+    flags,
+    `
     import { Device } from ${JSON.stringify(device)};
     import { MarkbaseError } from ${JSON.stringify(errors)};
     try {
@@ -22,12 +25,18 @@ async function open(
     } catch (error) {
       if (!(error instanceof MarkbaseError)) throw error;
       console.log(JSON.stringify({ code: error.code, flag: error.flag, message: error.message }));
-    }`;
+    }`,
+    options.env,
+  );
+}
+
+/** What code prints as JSON in a process with just these flags and environment. */
+async function run<T>(flags: string[], code: string, env?: Record<string, string>): Promise<T> {
   const script = await Deno.makeTempFile({ suffix: ".ts" });
   await Deno.writeTextFile(script, code);
   const { stdout, stderr } = await new Deno.Command(Deno.execPath(), {
     args: ["run", "--no-prompt", "--no-lock", "--no-check", ...flags, script],
-    env: options.env,
+    env,
     stdin: "null",
     stdout: "piped",
     stderr: "piped",
@@ -68,6 +77,31 @@ Deno.test("each missing permission is named with the flag that grants it", async
   await Deno.remove(empty, { recursive: true });
 });
 
+Deno.test("each of those that wait for one build leaves with its own signal, and the others go on waiting", async () => {
+  const folder = await Deno.makeTempDir();
+  const endless = `${folder}/c++`; // a compiler that never ends
+  const version = "#define __GNUC__ 12\n#define __GNUC_MINOR__ 2\n#define __GNUC_PATCHLEVEL__ 0\n";
+  await Deno.writeTextFile(
+    endless,
+    `#!/bin/sh\ncase "$1" in -dM) printf '${version}' ;; *) exec sleep 600 ;; esac\n`,
+  );
+  await Deno.chmod(endless, 0o755);
+  const code = `
+    import { openLibrary } from ${JSON.stringify(library)};
+    const [first, second] = [new AbortController(), new AbortController()];
+    const told = [first, second].map(({ signal }) =>
+      openLibrary({ cache: ${JSON.stringify(folder)}, signal }).catch(({ message }) => message)
+    );
+    first.abort(new Error("first left"));
+    const heard = [await told[0]];
+    heard.push(await Promise.race([told[1], new Promise((resolve) => setTimeout(resolve, 100, "waits"))]));
+    second.abort(new Error("second left"));
+    console.log(JSON.stringify([...heard, await told[1]]));`;
+  const heard = await run(["-A"], code, { CXX: endless });
+  assertEquals(heard, ["first left", "waits", "second left"]);
+  await Deno.remove(folder, { recursive: true });
+});
+
 Deno.test("MARKBASE_CACHE names the cache folder, relative or not", async () => {
   await withEnvironment({ MARKBASE_CACHE: "/some/where/" }, async () => {
     assertEquals(await cacheFolder(), "/some/where");
@@ -97,6 +131,7 @@ Deno.test("MARKBASE_DYLIB names a ready library; a missing or unusable one is an
   const unusable = await open(all, { env: { MARKBASE_DYLIB: copy } });
   assertEquals(unusable.code, "library_unusable");
   assertStringIncludes(unusable.message, copy);
+  assertStringIncludes(unusable.message, "machine. Unset MARKBASE_DYLIB to build one.");
   await Deno.remove(copy);
 });
 

@@ -1,5 +1,5 @@
 /** Work that callers share while it is under way: whoever wants the same thing meanwhile waits for the same run. */
-import { unlessAborted } from "../abort.ts";
+import { unlessAborted } from "./abort.ts";
 
 interface Run<T> {
   result: Promise<T>;

@@ -1,5 +1,5 @@
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { SharedRuns } from "../../src/engine/shared_runs.ts";
+import { SharedRuns } from "../src/shared_runs.ts";
 
 /** Shared runs that end when told, and what became of each. */
 function controlled() {
