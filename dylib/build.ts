@@ -27,6 +27,8 @@ export interface BuildOptions {
   sources?: URL;
   /** devices to build in another way than this system's (the tests' software Metal) */
   devices?: Record<string, DeviceSources>;
+  /** further compiler flags of single units, by path below `dylib` (the tests' tile registers in software) */
+  unitFlags?: Readonly<Record<string, readonly string[]>>;
 }
 
 /** A library in the cache folder. */
@@ -90,7 +92,7 @@ async function findOrBuild(cache: string, options: BuildOptions): Promise<BuiltL
   await requirePermission({ name: "read", path: cache }, "to read its cache folder");
   const sources = withoutPtx(await readSources(base));
   const devices = { ...sources.devices, ...options.devices };
-  const recipe = makeRecipe({ ...sources, devices }, await compilerCommand());
+  const recipe = makeRecipe({ ...sources, devices }, await compilerCommand(), options.unitFlags ?? {});
   const key = (await sha256(new TextEncoder().encode(JSON.stringify([recipe, Deno.build.target])))).slice(
     0,
     32,
@@ -147,7 +149,11 @@ function withoutPtx(sources: Sources): Sources {
 }
 
 /** The compiler calls for this machine. */
-function makeRecipe(sources: Sources, command: string): Recipe {
+function makeRecipe(
+  sources: Sources,
+  command: string,
+  unitFlags: Readonly<Record<string, readonly string[]>>,
+): Recipe {
   const { os, arch } = Deno.build;
   const chosen = Object.entries(sources.devices).filter(([, device]) => device.systems.includes(os));
   const needed = chosen.map(([, device]) => device.needs);
@@ -167,7 +173,7 @@ function makeRecipe(sources: Sources, command: string): Recipe {
     const known = unit.device === undefined ? devices.map(([name]) => name) : [unit.device];
     const defines = known.map((name) => `-DMB_DEVICE_${name.toUpperCase()}=1`);
     for (const isa of unit.isa ?? [undefined]) {
-      const flags = [...COMMON_FLAGS, ...defines, isas, ...(device?.flags ?? [])];
+      const flags = [...COMMON_FLAGS, ...defines, isas, ...device?.flags ?? [], ...unitFlags[unit.file] ?? []];
       if (device?.headers === "metal-cpp") flags.push("-isystem", METAL_CPP);
       if (isa !== undefined) {
         const set = ISAS[isa];

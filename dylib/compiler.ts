@@ -38,8 +38,7 @@ export const ISAS: Readonly<Record<string, Isa>> = {
   scalar: { flags: ["-O2"] }, // -O3 takes three times as long over loops that stand for vectors
   avx2: { arch: "x86_64", flags: AVX2 },
   avx512: { arch: "x86_64", flags: AVX512 },
-  avx512bf16: { arch: "x86_64", flags: [...AVX512, "-mavx512bf16"] },
-  avx512fp16: { arch: "x86_64", flags: [...AVX512, "-mavx512bf16", "-mavx512fp16"] },
+  amx: { arch: "x86_64", flags: [...AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"] },
   neon: { arch: "aarch64", flags: [] },
   neon_dotprod: { arch: "aarch64", flags: ["-march=armv8.2-a+dotprod"] },
 };

@@ -66,7 +66,7 @@ MB_EXPORT int32_t mb_echo(uint64_t u, int64_t i, uint64_t *out, char *err, uint6
 /* ---- device ----------------------------------------------------------------------------------------------- */
 
 /* kind: "cpu", "metal" or "cuda". options: a JSON object or empty; cpu knows {"threads": n, "level":
- * "scalar"|"avx2"|"avx512"|"neon", "interleave": 0 to read weights where they lie} (0 threads or absence: all cores; level
+ * "scalar"|"avx2"|"avx512"|"amx"|"neon", "interleave": 0 to read weights where they lie} (0 threads or absence: all cores; level
  * absent: best of this CPU; interleave absent: copies in another layout where memory allows); metal knows
  * {"cache": folder} where it keeps compiled kernels (absent: nowhere); cuda knows {"ptx": folder of compiled kernels,
  * "ordinal": which GPU, "timed": 1 to time each kernel, "early_start": 0 to keep each waiting for the one before}; both know

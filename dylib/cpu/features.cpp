@@ -8,6 +8,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -21,6 +25,7 @@ namespace scalar { extern const Kernels kernels; }
 #if defined(__x86_64__)
 namespace avx2 { extern const Kernels kernels; }
 namespace avx512 { extern const Kernels kernels; }
+namespace amx { const Kernels &kernels(); }
 #elif defined(__aarch64__)
 namespace neon { extern const Kernels kernels; }
 namespace neon_dotprod { extern const Kernels kernels; }
@@ -36,8 +41,23 @@ uint64_t saved_state() {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
+// Whether this process may use the tile registers of AMX, which Linux grants once it is asked. Threads whose stack for signals is too
+// small for their state are a reason to refuse.
+bool may_use_tiles(uint64_t state, uint32_t features) {
+#if MB_TILES_IN_SOFTWARE
+  (void)state, (void)features;
+  return true;
+#elif defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  const bool tile = features >> 24 & 1, bf16 = features >> 22 & 1;
+  return tile && bf16 && (state >> 17 & 3) == 3 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 struct X86 {
-  bool avx2 = false, avx512 = false;
+  bool avx2 = false, avx512 = false, amx = false;
   X86() {
     uint32_t a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return;
@@ -49,6 +69,10 @@ struct X86 {
     avx2 = ymm && fma && f16c && (b >> 5 & 1);
     const bool f = b >> 16 & 1, dq = b >> 17 & 1, bw = b >> 30 & 1, vl = b >> 31 & 1, vnni = c >> 11 & 1;
     avx512 = avx2 && zmm && f && dq && bw && vl && vnni;
+    const uint32_t more = a, features = d;  // leaves below 7; of 7.0
+    if (!avx512 || more < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return;
+    const bool bf16 = a >> 5 & 1;
+    amx = bf16 && may_use_tiles(state, features);
   }
 };
 #endif
@@ -64,6 +88,7 @@ std::vector<Level> levels() {
   static const X86 cpu;
   if (cpu.avx2) found.push_back({"avx2", &avx2::kernels});
   if (cpu.avx512) found.push_back({"avx512", &avx512::kernels});
+  if (cpu.amx) found.push_back({"amx", &amx::kernels()});
 #elif defined(__aarch64__)
   bool dotprod = false;
 #if defined(__linux__)
@@ -101,7 +126,7 @@ const Kernels &kernels_of_level(const std::string &name) {
     if (wanted == level.name) return *level.kernels;
     all += (all.empty() ? "" : ", ") + std::string(level.name);
   }
-  const bool known = wanted == "avx2" || wanted == "avx512" || wanted == "neon";
+  const bool known = wanted == "avx2" || wanted == "avx512" || wanted == "amx" || wanted == "neon";
   fail(MB_UNSUPPORTED, "%s: CPU level \"%.40s\" %s; this CPU has %s.", source, wanted.c_str(),
        known ? "is not available here" : "is unknown", all.c_str());
 }

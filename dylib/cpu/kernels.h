@@ -19,13 +19,16 @@ namespace mb {
 // rest. A weight w = s * q + b of B bits is taken as s * (q - c) + (b + s * c) with c = 2^(B-1): the second part multiplies
 // the group's exact sum, so that rounding only meets the weight's deviation from its middle.
 //
+// With the matrix units of AMX prefill rows are no codes but bf16 numbers in the order of their columns, which take the room of
+// high and low together.
+//
 // Codes of 4-bit weights are dotted in the order in which their bytes and words hold them, so activations that meet them are put
 // in that order, within what a vector of codes holds (decode) or a 32-bit word (prefill). kPairs: even columns before odd ones.
 // kHalves: the first sixteen columns of all blocks of 32 before the others; in decode rows alone.
 constexpr int64_t kSegment = 16;
 constexpr int64_t sums_padding = 16;
 struct QuantizedRow {
-  int8_t *high, *low;   // [columns rounded up to code_padding]; decode: zero beyond the last column
+  int8_t *high, *low;   // [columns rounded up to code_padding], low after high; decode: zero beyond the last column
   float *scales;        // [columns / 256, rounded up], prefill [segments]
   float *sums;          // [groups + sums_padding] of the group's x, before quantisation; decode: zero beyond the last group
   float *rounded_sums;  // prefill: [groups] of what the codes stand for

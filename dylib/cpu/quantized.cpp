@@ -13,8 +13,7 @@ int64_t sums_of(int64_t columns, int64_t group) { return columns / group + sums_
 
 Quantized take_quantized(Context &c, int64_t rows, int64_t columns, int64_t group, Order order) {
   const int64_t width = padded(c.kernels, columns), groups = columns / group, segments = segments_of(columns);
-  int8_t *high = c.shared.take<int8_t>(static_cast<uint64_t>(rows * width));
-  int8_t *low = c.shared.take<int8_t>(static_cast<uint64_t>(rows * width));
+  int8_t *codes = c.shared.take<int8_t>(static_cast<uint64_t>(2 * rows * width));
   const int64_t sum_count = sums_of(columns, group);
   float *scales = c.shared.take<float>(static_cast<uint64_t>(rows * segments));
   float *sums = c.shared.take<float>(static_cast<uint64_t>(rows * sum_count));
@@ -22,7 +21,8 @@ Quantized take_quantized(Context &c, int64_t rows, int64_t columns, int64_t grou
   int32_t *rough = c.shared.take<int32_t>(static_cast<uint64_t>(rows * (segments + 1)));
   Quantized q{group, order, {}};
   for (int64_t i = 0; i < rows; i++) {
-    q.rows.push_back({high + i * width, low + i * width, scales + i * segments, sums + i * sum_count, rounded_sums + i * groups,
+    int8_t *high = codes + 2 * i * width;
+    q.rows.push_back({high, high + width, scales + i * segments, sums + i * sum_count, rounded_sums + i * groups,
                       rough + i * (segments + 1)});
   }
   return q;
@@ -30,7 +30,7 @@ Quantized take_quantized(Context &c, int64_t rows, int64_t columns, int64_t grou
 
 void need_quantized(ScratchNeed &need, const Kernels &k, int64_t rows, int64_t columns, int64_t group) {
   const int64_t segments = segments_of(columns);
-  for (int i = 0; i < 2; i++) need.add_shared(static_cast<uint64_t>(rows * padded(k, columns)));
+  need.add_shared(static_cast<uint64_t>(2 * rows * padded(k, columns)));
   need.add_shared(static_cast<uint64_t>(rows * segments) * 4);
   need.add_shared(static_cast<uint64_t>(rows * sums_of(columns, group)) * 4);
   need.add_shared(static_cast<uint64_t>(rows * (columns / group)) * 4);

@@ -8,6 +8,7 @@
 #define MB_ISA_NUMBER_scalar 0
 #define MB_ISA_NUMBER_avx2 1
 #define MB_ISA_NUMBER_avx512 2
+#define MB_ISA_NUMBER_amx 2  // its vectors are those of AVX-512
 #define MB_ISA_NUMBER_neon 3
 #define MB_ISA_NUMBER_neon_dotprod 4
 #define MB_PASTE_(a, b) a##b
