@@ -173,7 +173,13 @@ function makeRecipe(
     const known = unit.device === undefined ? devices.map(([name]) => name) : [unit.device];
     const defines = known.map((name) => `-DMB_DEVICE_${name.toUpperCase()}=1`);
     for (const isa of unit.isa ?? [undefined]) {
-      const flags = [...COMMON_FLAGS, ...defines, isas, ...device?.flags ?? [], ...unitFlags[unit.file] ?? []];
+      const flags = [
+        ...COMMON_FLAGS,
+        ...defines,
+        isas,
+        ...device?.flags ?? [],
+        ...unitFlags[unit.file] ?? [],
+      ];
       if (device?.headers === "metal-cpp") flags.push("-isystem", METAL_CPP);
       if (isa !== undefined) {
         const set = ISAS[isa];
