@@ -17,8 +17,6 @@ import {
 } from "./messages.ts";
 import { lineOfToken, statementLines, type TemplateNode, type TemplateToken } from "./template_lines.ts";
 
-export type { Segment, TemplateLimits, Warning };
-
 /** How to open a template. */
 export interface ChatTemplateOptions {
   /** Text of the token that begins a sequence, as the template's `bos_token`. */

@@ -11,10 +11,6 @@ import { TokenStream, Utf8Assembler } from "./stream.ts";
 import { TokenIndex } from "./token_index.ts";
 import { byteOfToken, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
 
-export { TokenStream } from "./stream.ts";
-export type { TextList } from "./texts.ts";
-export type { AddedToken, Merge, Replacement, Vocabulary } from "./vocabulary.ts";
-
 /** How to encode. */
 export interface EncodeOptions {
   /**
