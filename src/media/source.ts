@@ -19,6 +19,8 @@ const HEAD_BYTES = 65_536;
 /** What the permission to read a path is for. */
 const READING = "to read the media file";
 const MAX_REDIRECTS = 10;
+/** Characters of a path; systems know none of more bytes. */
+const MOST_PATH = 4096;
 
 /** Whether a value is one of the forms of a media file. */
 export function isMediaSource(value: unknown): value is MediaSource {
@@ -57,7 +59,7 @@ export async function readHead(
  */
 export async function regularPath(source: MediaSource): Promise<string | undefined> {
   const path = pathOf(source);
-  if (path === undefined || path === "" || path.includes("\0")) return undefined;
+  if (path === undefined || path === "" || path.length > MOST_PATH || path.includes("\0")) return undefined;
   await requirePermission({ name: "read", path }, READING);
   try {
     return (await Deno.stat(path)).isFile ? path : undefined;
@@ -130,6 +132,14 @@ async function readPath(
 ): Promise<Uint8Array<ArrayBuffer>> {
   if (path === "" || path.includes("\0")) {
     throw new InvalidArgument("The path of a media file is empty or has a null character.");
+  }
+  if (path.length > MOST_PATH) {
+    throw new InvalidArgument(
+      `${
+        describeSource(path)
+      } has ${path.length} characters and is no path. If it is base64, write data:;base64, ` +
+        `before it, or pass the bytes.`,
+    );
   }
   await requirePermission({ name: "read", path }, READING);
   try {
@@ -277,5 +287,5 @@ function pathOfUrl(url: URL): string {
 }
 
 function reasonOf(cause: unknown): string {
-  return cause instanceof Error ? cause.message : String(cause);
+  return (cause instanceof Error ? cause.message : String(cause)).replace(/\.$/, "");
 }

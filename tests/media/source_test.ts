@@ -1,5 +1,5 @@
-import { assertEquals, assertMatch, assertRejects } from "@std/assert";
-import { MediaError } from "../../mod.ts";
+import { assert, assertEquals, assertMatch, assertRejects } from "@std/assert";
+import { InvalidArgument, MediaError } from "../../mod.ts";
 import type { MediaSource } from "../../src/media/inputs.ts";
 import { readPicture } from "../../src/media/picture.ts";
 import { sniff } from "../../src/media/sniff.ts";
@@ -245,4 +245,21 @@ Deno.test("a file of no bytes is empty in every form, whatever it is taken for",
   }
   await server.shutdown();
   await Deno.remove(path);
+});
+
+Deno.test("base64 without its data: is told from a path, with a short message and without a permission", async () => {
+  const text = mediaBytes("noise.gif").toBase64();
+  assert(text.length > 4096);
+  for (
+    const read of [
+      readPicture,
+      readSound,
+      (input: MediaSource) => readVideo(input, { frames: 1, sound: true }),
+    ]
+  ) {
+    const { message } = await assertRejects(() => read(text), InvalidArgument);
+    assertMatch(message, new RegExp(`has ${text.length} characters and is no path.*write data:;base64,`));
+    assert(message.length < 300);
+  }
+  assertEquals(await readPicture(`data:;base64,${text}`), await readPicture(mediaPath("noise.gif")));
 });
