@@ -96,6 +96,7 @@ struct SharedPass {
     if (ahead && ahead->is_over) ahead.reset();
     if (ahead) drops = true;
     note_cancelled();
+    pass->let_go();
     return ahead;
   }
   void note_cancelled() { pass->cancelled = is_cancelled || drops; }
@@ -239,7 +240,7 @@ std::shared_ptr<StartedRun> copy_of(const void *input, uint64_t input_bytes) {
 bool follows(StartedRun &next, const StartedRun &run, const Plan &plan) {
   bool is_put = false;
   if (run.status != MB_OK || run.output.size() != next.drawn_from) return false;
-  guarded(nullptr, 0, [&] { is_put = put_guesses(next.input, plan.group_count, next.draws, run.output); });
+  guarded(nullptr, 0, [&] { is_put = put_guesses(next.input, plan, next.draws, run.output); });
   next.input_bytes = next.input.size() * 4;
   return is_put;
 }
@@ -263,7 +264,8 @@ void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun>
       next = std::move(run->next);
       run->next.reset();
       if (next && !follows(*next, *run, *shared->pass->plan)) next.reset();
-      if (next) shared->ahead = next;
+      shared->ahead = next ? next : shared->ahead;
+      if (next) shared->pass->hold();
     }
     if (!next) shared.reset();  // whoever knows of the end finds the pass released, if it is
     run->end();
@@ -550,6 +552,7 @@ int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, ch
         memcmp(shared->ahead->input.data(), input, input_bytes) == 0) {
       shared->started = std::move(shared->ahead);
       shared->ahead.reset();
+      shared->pass->let_go();
       return;
     }
     auto run = copy_of(input, input_bytes);

@@ -2,8 +2,10 @@
 // (cpu/, metal/, cuda/) implements Device and Pass.
 #pragma once
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -140,6 +142,29 @@ class Pass {
 
   std::unique_ptr<Plan> plan;  // set by compile()
   std::atomic<bool> cancelled{false};  // set by mb_pass_cancel, cleared by mb_pass_resume; run() only reads it
+
+  // A run that began ahead, until it is asked for or cancelled: a device whose memory the host reads waits before the first op that
+  // may write outputs, as those of the run before are still read. Others do not, and let nobody read beyond what is copied out.
+  void hold() {
+    const std::lock_guard<std::mutex> lock(hold_mutex_);
+    held_ = true;
+  }
+  void let_go() {
+    const std::lock_guard<std::mutex> lock(hold_mutex_);
+    held_ = false;
+    let_go_.notify_all();
+  }
+
+ protected:
+  void wait_while_held() {
+    std::unique_lock<std::mutex> lock(hold_mutex_);
+    let_go_.wait(lock, [&] { return !held_; });
+  }
+
+ private:
+  std::mutex hold_mutex_;
+  std::condition_variable let_go_;
+  bool held_ = false;
 };
 
 class Device {

@@ -68,6 +68,37 @@ T read(const uint8_t *from) {
   return value;
 }
 
+// The largest of logit / T + noise over a whole row, but for blocks that cannot have it.
+uint32_t draw_from_row(const Draw &draw, const float *logits, uint32_t vocabulary, double floor) {
+  const double T = draw.temperature;
+  uint32_t best = kNone;
+  double score = -INFINITY;
+  for (uint32_t begin = 0; begin < vocabulary; begin += kBlock) {
+    const uint32_t end = std::min(begin + kBlock, vocabulary);
+    float largest = -INFINITY;
+    for (uint32_t id = begin; id < end; id++) largest = logits[id] > largest ? logits[id] : largest;
+    if (!(largest >= floor) || largest == -INFINITY) continue;
+    const double noise = -std::log(Hash(draw.seed, draw.position, kOfBlock + begin / kBlock).rate() / kBlock);
+    if (largest / T + noise + 1e-9 < score) continue;
+    for (uint32_t id = begin; id < end; id++) {
+      if (!(logits[id] >= floor) || logits[id] == -INFINITY) continue;
+      const double own = logits[id] / T + gumbel(draw.seed, draw.position, id);
+      if (own > score) best = id, score = own;
+    }
+  }
+  return best;
+}
+
+// A row of an output that the host can read where it is, else null.
+const float *row_of(const Plan &plan, uint64_t output, uint64_t row) {
+  if (output >= plan.outputs.size()) return nullptr;
+  const Tensor &tensor = *plan.outputs[output];
+  const uint8_t *host = plan.buffers[tensor.buffer]->host;
+  const uint64_t bytes = uint64_t(plan.vocabulary_size) * 4;
+  if (!host || tensor.format != kF32 || (row + 1) * bytes > tensor.max_bytes) return nullptr;
+  return reinterpret_cast<const float *>(host + tensor.offset) + row * plan.vocabulary_size;
+}
+
 // Whole numbers travel as f64, as they are in JavaScript.
 uint64_t whole(double number, double most, const char *what) {
   if (!(number >= 0 && number <= most) || number != std::floor(number)) fail(MB_INVALID_ARGUMENT, "a draw's %s is wrong", what);
@@ -102,14 +133,16 @@ Draws read_draws(const double *numbers, uint64_t count, uint64_t rows, uint64_t 
     draw.min_p = numbers[9];
     draw.multiply = numbers[10];
     draw.add = numbers[11];
-    const bool is_decided = draw.temperature == 0 || (draw.top_k > 0 && draw.top_k <= draw.count);
+    draw.logits = whole(numbers[12], kNoLogits, "output of logits");
+    const bool is_decided = draw.temperature == 0 || (draw.logits == kNoLogits ? draw.top_k > 0 && draw.top_k <= draw.count
+                                                                               : draw.top_k == 0 && draw.top_p == 1);
     if (!is_decided || !(draw.temperature >= 0)) fail(MB_INVALID_ARGUMENT, "candidates do not decide a draw");
     numbers += kDrawNumbers;
   }
   return draws;
 }
 
-uint32_t guess_token(const Draw &draw, const uint8_t *outputs) noexcept {
+uint32_t guess_token(const Draw &draw, const uint8_t *outputs, const float *logits, uint32_t vocabulary) {
   const auto id = [&](uint64_t i) { return read<uint32_t>(outputs + draw.ids + 4 * i); };
   const auto value = [&](uint64_t i) { return double(read<float>(outputs + draw.values + 4 * i)); };
   uint64_t count = draw.count;
@@ -119,6 +152,8 @@ uint32_t guess_token(const Draw &draw, const uint8_t *outputs) noexcept {
 
   const double T = draw.temperature;
   const auto weight = [&](uint64_t i) { return std::exp((value(i) - value(0)) / T); };
+  const double floor = draw.min_p > 0 ? value(0) + T * std::log(draw.min_p) : -INFINITY;
+  if (draw.logits != kNoLogits) return logits ? draw_from_row(draw, logits, vocabulary, floor) : kNone;
   uint64_t kept = std::min(count, draw.top_k);
   if (draw.top_p < 1) {
     double all = 0, sum = 0;
@@ -128,7 +163,6 @@ uint32_t guess_token(const Draw &draw, const uint8_t *outputs) noexcept {
     while (length < kept && sum < draw.top_p * all);
     kept = length;
   }
-  const double floor = draw.min_p > 0 ? value(0) + T * std::log(draw.min_p) : -INFINITY;
   uint32_t best = id(0);
   double score = -INFINITY;
   for (uint64_t i = 0; i < kept && (i == 0 || value(i) >= floor); i++) {
@@ -140,14 +174,14 @@ uint32_t guess_token(const Draw &draw, const uint8_t *outputs) noexcept {
   return best;
 }
 
-bool put_guesses(std::vector<uint32_t> &input, uint32_t group_count, const Draws &draws, const std::vector<uint8_t> &outputs) {
+bool put_guesses(std::vector<uint32_t> &input, const Plan &plan, const Draws &draws, const std::vector<uint8_t> &outputs) {
   const uint64_t rows = draws.rows.size();
   InputHeader header;
   memcpy(&header, input.data(), sizeof header);
   std::vector<uint32_t> tokens;
   bool penalises = false;
   for (const Draw &draw : draws.rows) {
-    const uint32_t token = guess_token(draw, outputs.data());
+    const uint32_t token = guess_token(draw, outputs.data(), row_of(plan, draw.logits, tokens.size()), plan.vocabulary_size);
     if (token == kNone) return false;
     input[kInputHeaderWords + tokens.size()] = token;
     tokens.push_back(token);
@@ -157,7 +191,7 @@ bool put_guesses(std::vector<uint32_t> &input, uint32_t group_count, const Draws
 
   // The arrays before the adjustments, the adjustments' three, and their new forms with one more each at most.
   const uint64_t starts = kInputHeaderWords + 4ull * header.rows + header.out_rows +
-                          3ull * group_count * header.sequences + header.table_entries;
+                          3ull * plan.group_count * header.sequences + header.table_entries;
   const uint64_t ids = starts + rows + 1, count = header.adjustments;
   if (header.out_rows != rows || draws.adds.size() != count || input.size() < ids + 3 * count) return false;
   std::vector<uint32_t> arrays[4];  // starts, ids, multipliers, addends

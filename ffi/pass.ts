@@ -29,7 +29,10 @@ export interface FollowingRun {
 }
 
 /** Numbers that say how a row's token is drawn; `dylib/guess.h` has their order. */
-export const DRAW_NUMBERS = 12;
+export const DRAW_NUMBERS = 13;
+
+/** The last of them where candidates decide a draw, rather than all logits. */
+export const NO_LOGITS = 0xffffffff;
 
 /** What a plan became on its device. */
 export interface PassInfo {

@@ -118,6 +118,19 @@ void advise_weights(const Plan &plan) {
   for (std::vector<AddressRange> &of_buffer : ranges) advise_streamed(std::move(of_buffer));
 }
 
+// The first op that may write where outputs are: it has an operand there.
+const Op *first_output(const Plan &plan) {
+  const auto end = [](const Tensor *t) { return t->offset + t->max_bytes; };
+  for (const Op &op : plan.ops) {
+    for (const Tensor *t : op.operands) {
+      for (const Tensor *output : plan.outputs) {
+        if (t && t->buffer == output->buffer && t->offset < end(output) && output->offset < end(t)) return &op;
+      }
+    }
+  }
+  return nullptr;
+}
+
 // The f32 activations that an op writes, for the finiteness check.
 std::vector<const Tensor *> written(const Op &op) {
   const auto &o = op.operands;
@@ -163,6 +176,7 @@ class CpuPass final : public Pass {
     for (const Op &op : plan->ops) check_supported(op);  // before anything large is made
     if (interleaved) copies_ = interleaved->interleave(*plan);
     advise_weights(*plan);
+    first_output_ = first_output(*plan);
     for (const Op &op : plan->ops) {
       const ScratchNeed need = scratch_of(kernels, *plan, op);
       need_.shared = std::max(need_.shared, need.shared);
@@ -183,6 +197,7 @@ class CpuPass final : public Pass {
     uint8_t *const scratch = mapping->data();
     if (check) poison_guards(scratch);
     for (const Op &op : plan->ops) {
+      if (&op == first_output_) wait_while_held();
       if (cancelled.load(std::memory_order_relaxed)) fail(MB_CANCELLED, "The run was cancelled.");
       c.shared = Scratch(scratch + kGuard, need_.shared);
       c.thread_scratch.clear();
@@ -253,6 +268,7 @@ class CpuPass final : public Pass {
   const int threads_;
   ScratchRoom &scratch_;
   std::vector<std::shared_ptr<Interleaved::Copy>> copies_;  // that the plan's tensors point to
+  const Op *first_output_ = nullptr;
   ScratchNeed need_;
   uint64_t scratch_bytes_ = 0;
 };

@@ -1,13 +1,23 @@
 /** The forward that most likely comes after one of decode rows, for the library to begin when that one ends. */
-import type { FollowingRun } from "../../ffi/pass.ts";
+import { type FollowingRun, NO_LOGITS } from "../../ffi/pass.ts";
+import { OUTPUT } from "../schedule/text.ts";
 import type { SamplingOptions } from "../sample/sampler.ts";
 import type { Part } from "./forward.ts";
 import { HEADER_WORDS } from "./input.ts";
 import { CANDIDATES, type OutputViews } from "./results.ts";
 
-/** Whether a row's candidates decide its draw, whatever they are. Nothing else of a run can be read once another has begun. */
-export function decidedByCandidates({ temperature, topK }: SamplingOptions): boolean {
+/** Whether a row's candidates decide its draw, whatever they are. */
+function decidedByCandidates({ temperature, topK }: SamplingOptions): boolean {
   return temperature === 0 || (topK > 0 && topK <= CANDIDATES);
+}
+
+/**
+ * Whether a forward can begin before the draw from the one before it. `keepsLogits`: its logits can be read meanwhile, on which draws
+ * without truncation depend.
+ */
+export function canFollow(options: SamplingOptions, isAdjusted: boolean, keepsLogits: boolean): boolean {
+  if (decidedByCandidates(options)) return true;
+  return keepsLogits && !isAdjusted && options.topK === 0 && options.topP === 1;
 }
 
 /**
@@ -36,7 +46,7 @@ export function followingRun(
     draws.push(ids.byteOffset, values.byteOffset, stats.byteOffset, ids.length);
     draws.push(position, seed, temperature, topK, topP, minP);
     const { multiply, add } = adjustments.ofNext();
-    draws.push(multiply, add);
+    draws.push(multiply, add, decidedByCandidates(options) ? NO_LOGITS : OUTPUT.logits);
     penalises ||= multiply !== 0;
     for (const entry of adjustments.list() ?? []) adds.push(adjustments.addOfNext(entry));
   }

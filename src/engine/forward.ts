@@ -176,6 +176,11 @@ export class Forward implements AsyncDisposable {
     });
   }
 
+  /** Whether a forward that has begun before it was asked for leaves the logits of the one before as they are until then. */
+  get keepsLogits(): boolean {
+    return this.#parts.device.kind === "cpu";
+  }
+
   /** The page groups of the KV cache. */
   get groups(): readonly PageGroup[] {
     return this.#parts.groups;

@@ -5,7 +5,7 @@ import { ContextFull, InvalidArgument, MemoryLimit } from "../errors.ts";
 import { Adjustments } from "../sample/adjustments.ts";
 import { sampleCandidates } from "../sample/sampler.ts";
 import { candidatesOf, type Draw, drawFrom } from "./draw.ts";
-import { decidedByCandidates } from "./following.ts";
+import { canFollow } from "./following.ts";
 import type { Forward, RowDraw, RowRequest } from "./forward.ts";
 import type { Settings } from "./options.ts";
 import type { PlacedMedia } from "./placed.ts";
@@ -131,7 +131,10 @@ class Steps {
     this.#lengths = new DraftLength(fixed, Math.min(MOST_DRAFTS, context.forward.decodeRows - 1));
     const isAlone = speculative === false && settings.logprobs === undefined;
     const adjustments = this.#adjustments;
-    this.#draw = isAlone && decidedByCandidates(settings) ? { options: settings, adjustments } : undefined;
+    const isAdjusted = adjustments.list() !== undefined || adjustments.ofNext().multiply !== 0;
+    this.#draw = isAlone && canFollow(settings, isAdjusted, context.forward.keepsLogits)
+      ? { options: settings, adjustments }
+      : undefined;
     this.#mask = CANDIDATE_OUTPUTS | (isNetwork ? STATE_OUTPUT : 0);
   }
 

@@ -108,9 +108,11 @@ export class PlanBuilder {
       checkFinite?: boolean;
       inPlace?: boolean;
       /** false: every activation keeps its own place (tests compare both) */ reuse?: boolean;
+      /** nothing else is ever where outputs are, so that those of a run stay until the next makes its own */ outputsApart?:
+        boolean;
     },
   ): Plan {
-    this.buffers[0].bytes = layOut(this.ops, this.outputs, this.limits, options.reuse ?? true);
+    this.buffers[0].bytes = layOut(this.ops, this.outputs, this.limits, options);
     return {
       limits: this.limits,
       buffers: this.buffers,
@@ -127,10 +129,16 @@ export class PlanBuilder {
 
 /**
  * Gives each activation an offset in the arena such that tensors alive at the same time never share a byte.
- * A tensor lives from the op that writes it to the last op that reads it; outputs live to the end.
+ * A tensor lives from the op that writes it to the last op that reads it; outputs live to the end, and those apart from the
+ * beginning.
  * Returns the arena's size in bytes.
  */
-function layOut(ops: readonly Op[], outputs: readonly Tensor[], limits: Limits, reuse: boolean): number {
+function layOut(
+  ops: readonly Op[],
+  outputs: readonly Tensor[],
+  limits: Limits,
+  { reuse = true, outputsApart = false }: { reuse?: boolean; outputsApart?: boolean },
+): number {
   const lives = new Map<Tensor, { first: number; last: number }>();
   ops.forEach((op, index) => {
     for (const tensor of operandsOf(op)) {
@@ -143,10 +151,12 @@ function layOut(ops: readonly Op[], outputs: readonly Tensor[], limits: Limits, 
   for (const tensor of outputs) {
     const life = lives.get(tensor);
     if (life) life.last = ops.length;
+    if (life && outputsApart) life.first = 0;
   }
+  const inOrder = [...lives].sort(([, a], [, b]) => a.first - b.first);
   const placed: { start: number; end: number; last: number }[] = [];
   let size = ARENA_ALIGNMENT;
-  for (const [tensor, life] of lives) {
+  for (const [tensor, life] of inOrder) {
     const bytes = Math.ceil(tensorBytes(tensor, limits) / ARENA_ALIGNMENT) * ARENA_ALIGNMENT;
     let start = 0;
     const busy = placed.filter((p) => !reuse || p.last >= life.first).sort((a, b) => a.start - b.start);

@@ -199,6 +199,7 @@ export function textPlan(
     exact: options.exact,
     checkFinite: options.checkFinite,
     reuse: trace ? false : options.reuse,
+    outputsApart: variant === "decode",
   });
   return { ...plan, states, softBuffer: softBuffer || undefined };
 }

@@ -13,6 +13,9 @@ async function loaded(where: "library" | "caller"): Promise<LoadedModel> {
 }
 
 const DECIDED: GenerateOptions[] = [
+  { temperature: 1, topK: 0 },
+  { temperature: 2.5, topK: 0 },
+  { temperature: 3, topK: 0, minP: 0.001 },
   { temperature: 0 },
   { temperature: 2, topK: 1 },
   { temperature: 1, topK: 64, topP: 0.95, minP: 0.02 },
@@ -26,8 +29,9 @@ const DECIDED: GenerateOptions[] = [
   { temperature: 1.3, topK: 128, frequencyPenalty: -0.7, repetitionPenalty: 0.9, logitBias: { 20: 3 } },
 ];
 const UNDECIDED: GenerateOptions[] = [
-  { temperature: 1, topK: 0, topP: 1 },
   { temperature: 1, topK: 0, topP: 0.9 },
+  { temperature: 1, topK: 0, topP: 1, logitBias: { 20: 1 } },
+  { temperature: 1, topK: 0, topP: 1, presencePenalty: 0.1 },
   { temperature: 1, topK: 300 },
   { temperature: 0, logprobs: 2 },
   { temperature: 0, speculative: true },

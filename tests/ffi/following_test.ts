@@ -1,7 +1,7 @@
 /** Runs that begin when others end, before they are asked for. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
-import { DRAW_NUMBERS, type FollowingRun } from "../../ffi/pass.ts";
+import { DRAW_NUMBERS, type FollowingRun, NO_LOGITS } from "../../ffi/pass.ts";
 import { DeviceError, Disposed, InvalidArgument } from "../../src/errors.ts";
 import { encodeInput, HEADER_WORDS } from "../../src/engine/input.ts";
 import { sampleCandidates, type SamplingOptions } from "../../src/sample/sampler.ts";
@@ -28,7 +28,21 @@ function drawOf(
   { seed, temperature, topK, topP, minP }: SamplingOptions,
   position: number,
 ): Float64Array<ArrayBuffer> {
-  return Float64Array.of(IDS, VALUES, STATS, 256, position, seed, temperature, topK, topP, minP, 0, 0);
+  return Float64Array.of(
+    IDS,
+    VALUES,
+    STATS,
+    256,
+    position,
+    seed,
+    temperature,
+    topK,
+    topP,
+    minP,
+    0,
+    0,
+    NO_LOGITS,
+  );
 }
 
 /** The row after one at `position`, drawn so. */
