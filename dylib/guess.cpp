@@ -43,8 +43,9 @@ struct Hash {
     words[0] = x, words[1] = y, words[2] = w;
   }
 
-  // -log of a uniform number
-  double rate() const { return -std::log((words[0] * 0x1p20 + (words[2] >> 12) + 0.5) * 0x1p-52); }
+  double uniform() const { return (words[0] * 0x1p20 + (words[2] >> 12) + 0.5) * 0x1p-52; }
+  double rate() const { return -std::log(uniform()); }
+  double least_rate() const { return 1 - uniform(); }  // never above that
   uint32_t place(uint32_t count) const { return static_cast<uint32_t>(uint64_t(words[1]) * count >> 32); }
 };
 
@@ -68,25 +69,50 @@ T read(const uint8_t *from) {
   return value;
 }
 
-// The largest of logit / T + noise over a whole row, but for blocks that cannot have it.
-uint32_t draw_from_row(const Draw &draw, const float *logits, uint32_t vocabulary, double floor) {
+// A token and its logit / T + noise.
+struct Drawn {
+  uint32_t id;
+  double score;
+
+  void consider(uint32_t other, double its) {
+    if (its < score || (its == score && other > id)) return;
+    id = other;
+    score = its;
+  }
+};
+
+// The tokens beyond the candidates whose noise is so large that they may win with a logit of `last` at most, as drawWithTail and
+// eachReaching look for them.
+void consider_tail(Drawn &drawn, const Draw &draw, const float *logits, uint32_t vocabulary, double last, double floor) {
   const double T = draw.temperature;
-  uint32_t best = kNone;
-  double score = -INFINITY;
+  const auto hash = [&](uint32_t word) { return Hash(draw.seed, draw.position, word); };
+  const auto lacking = [&] { return std::exp(last / T - drawn.score) * (1 + 1e-8); };  // e^-noise
+  double least = lacking();
   for (uint32_t begin = 0; begin < vocabulary; begin += kBlock) {
-    const uint32_t end = std::min(begin + kBlock, vocabulary);
-    float largest = -INFINITY;
-    for (uint32_t id = begin; id < end; id++) largest = logits[id] > largest ? logits[id] : largest;
-    if (!(largest >= floor) || largest == -INFINITY) continue;
-    const double noise = -std::log(Hash(draw.seed, draw.position, kOfBlock + begin / kBlock).rate() / kBlock);
-    if (largest / T + noise + 1e-9 < score) continue;
-    for (uint32_t id = begin; id < end; id++) {
-      if (!(logits[id] >= floor) || logits[id] == -INFINITY) continue;
-      const double own = logits[id] / T + gumbel(draw.seed, draw.position, id);
-      if (own > score) best = id, score = own;
+    const Hash block = hash(kOfBlock + begin / kBlock);
+    if (block.least_rate() / kBlock > least) continue;
+    const double of_block = block.rate() / kBlock;
+    if (of_block > least) continue;
+    const uint32_t of_all = begin + block.place(kBlock), end = std::min(begin + kBlock, vocabulary);
+    for (uint32_t first = begin; first < end; first += kGroup) {
+      double rate = of_block;
+      uint32_t largest = of_all;
+      if (first / kGroup != of_all / kGroup) {
+        const Hash group = hash(kOfGroup + first / kGroup);
+        if (rate + group.least_rate() / kGroup > least) continue;
+        rate += group.rate() / kGroup;
+        if (rate > least) continue;
+        largest = first + group.place(kGroup);
+      }
+      for (uint32_t token = first; token < std::min(first + kGroup, end); token++) {
+        if (token != largest && rate + hash(token).least_rate() > least) continue;
+        const double logit = logits[token];
+        if (!(logit >= floor) || logit == -INFINITY) continue;
+        drawn.consider(token, logit / T + gumbel(draw.seed, draw.position, token));
+        least = lacking();
+      }
     }
   }
-  return best;
 }
 
 // A row of an output that the host can read where it is, else null.
@@ -153,8 +179,8 @@ uint32_t guess_token(const Draw &draw, const uint8_t *outputs, const float *logi
   const double T = draw.temperature;
   const auto weight = [&](uint64_t i) { return std::exp((value(i) - value(0)) / T); };
   const double floor = draw.min_p > 0 ? value(0) + T * std::log(draw.min_p) : -INFINITY;
-  if (draw.logits != kNoLogits) return logits ? draw_from_row(draw, logits, vocabulary, floor) : kNone;
-  uint64_t kept = std::min(count, draw.top_k);
+  const bool is_whole = draw.logits != kNoLogits;
+  uint64_t kept = is_whole ? count : std::min(count, draw.top_k);
   if (draw.top_p < 1) {
     double all = 0, sum = 0;
     for (uint64_t i = 0; i < kept; i++) all += weight(i);
@@ -163,15 +189,15 @@ uint32_t guess_token(const Draw &draw, const uint8_t *outputs, const float *logi
     while (length < kept && sum < draw.top_p * all);
     kept = length;
   }
-  uint32_t best = id(0);
-  double score = -INFINITY;
+  Drawn drawn = {id(0), -INFINITY};
   for (uint64_t i = 0; i < kept && (i == 0 || value(i) >= floor); i++) {
-    const double own = value(i) / T + gumbel(draw.seed, draw.position, id(i));
-    if (own < score || (own == score && id(i) > best)) continue;
-    best = id(i);
-    score = own;
+    drawn.consider(id(i), value(i) / T + gumbel(draw.seed, draw.position, id(i)));
   }
-  return best;
+  if (is_whole && count == draw.count) {
+    if (!logits) return kNone;
+    consider_tail(drawn, draw, logits, vocabulary, value(count - 1), floor);
+  }
+  return drawn.id;
 }
 
 bool put_guesses(std::vector<uint32_t> &input, const Plan &plan, const Draws &draws, const std::vector<uint8_t> &outputs) {
