@@ -58,6 +58,7 @@ struct StartedRun {
   bool has_ended() const { return ended_.load(std::memory_order_acquire); }
   // Nothing but this is touched by the runner's thread from here on.
   void end() {
+    if (has_ended()) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     ended_.store(true, std::memory_order_release);
     changed_.notify_all();
@@ -201,9 +202,11 @@ void check_cancelled(const Pass &pass) {
   if (pass.cancelled) fail(MB_CANCELLED, "the run was cancelled");
 }
 
-// Runs once. `room(bytes)` gives the bytes that the selected outputs go to, one after another.
+// Runs once. `room(bytes)` gives the bytes that the selected outputs go to, one after another. `before`: the run before this one, if
+// its end is still to be told: waking the caller takes the device's time, so a run that can tells it once its ops are under way.
 template <class Room>
-RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room) {
+RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room,
+                       const std::shared_ptr<StartedRun> &before = nullptr) {
   const auto start = std::chrono::steady_clock::now();
   Pass &running = *shared.pass;
   const Plan &plan = *running.plan;
@@ -213,8 +216,11 @@ RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_byt
     if (selected(checked, i)) needed += live_bytes(plan, *plan.outputs[i], checked);
   }
   uint8_t *to = room(needed);
-  const std::lock_guard<std::mutex> lock(shared.owner->run);
+  std::unique_lock<std::mutex> lock(shared.owner->run, std::try_to_lock);
+  if (before && !(lock && running.tells_when_begun)) before->end();
+  if (!lock) lock.lock();
   check_cancelled(running);
+  if (before) running.once_begun = [before] { before->end(); };
   RunStatistics statistics = running.run(checked);
   for (size_t i = 0; i < plan.outputs.size(); i++) {
     const Tensor &from = *plan.outputs[i];
@@ -247,13 +253,16 @@ bool follows(StartedRun &next, const StartedRun &run, const Plan &plan) {
 
 // Runs what was started, and what was made to follow it, on the runner's thread.
 void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun> run) {
+  std::shared_ptr<StartedRun> before;
   while (run) {
     run->status = guarded(run->error, sizeof run->error, [&] {
       run->statistics = run_once(*shared, run->input.data(), run->input_bytes, [&](uint64_t needed) {
         run->output.resize(needed);
         return run->output.data();
-      });
+      }, before);
     });
+    shared->pass->once_begun = nullptr;
+    if (before) before->end();
     std::shared_ptr<StartedRun> next;
     {
       const std::lock_guard<std::mutex> lock(shared->mutex);
@@ -268,7 +277,8 @@ void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun>
       if (next) shared->pass->hold();
     }
     if (!next) shared.reset();  // whoever knows of the end finds the pass released, if it is
-    run->end();
+    if (!next) run->end();
+    before = std::move(run);
     run = std::move(next);
   }
 }

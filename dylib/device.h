@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -143,6 +144,10 @@ class Pass {
   std::unique_ptr<Plan> plan;  // set by compile()
   std::atomic<bool> cancelled{false};  // set by mb_pass_cancel, cleared by mb_pass_resume; run() only reads it
 
+  // Set before a run, on a device that says so: called by run() once its ops are under way.
+  std::function<void()> once_begun;
+  bool tells_when_begun = false;
+
   // A run that began ahead, until it is asked for or cancelled: a device whose memory the host reads waits before the first op that
   // may write outputs, as those of the run before are still read. Others do not, and let nobody read beyond what is copied out.
   void hold() {
@@ -156,7 +161,12 @@ class Pass {
   }
 
  protected:
+  void note_begun() {
+    if (once_begun) once_begun();
+    once_begun = nullptr;
+  }
   void wait_while_held() {
+    note_begun();
     std::unique_lock<std::mutex> lock(hold_mutex_);
     let_go_.wait(lock, [&] { return !held_; });
   }

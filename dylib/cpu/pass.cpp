@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kGuard = 128;  // bytes around each scratch part, watched while finiteness is checked
 constexpr uint8_t kPoison = 0xa5;
+constexpr ptrdiff_t kOpsBegun = 6;    // ops after which all threads of the pool are at work
 
 bool is_float(Format format) { return format == kF32 || format == kF16 || format == kBF16; }
 
@@ -177,6 +178,7 @@ class CpuPass final : public Pass {
     if (interleaved) copies_ = interleaved->interleave(*plan);
     advise_weights(*plan);
     first_output_ = first_output(*plan);
+    tells_when_begun = true;
     for (const Op &op : plan->ops) {
       const ScratchNeed need = scratch_of(kernels, *plan, op);
       need_.shared = std::max(need_.shared, need.shared);
@@ -197,6 +199,7 @@ class CpuPass final : public Pass {
     uint8_t *const scratch = mapping->data();
     if (check) poison_guards(scratch);
     for (const Op &op : plan->ops) {
+      if (&op - plan->ops.data() == kOpsBegun) note_begun();
       if (&op == first_output_) wait_while_held();
       if (cancelled.load(std::memory_order_relaxed)) fail(MB_CANCELLED, "The run was cancelled.");
       c.shared = Scratch(scratch + kGuard, need_.shared);
