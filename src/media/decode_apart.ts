@@ -40,8 +40,9 @@ async function mayStart(): Promise<boolean> {
 
 async function inThread(codec: Codec, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<Decoded> {
   signal?.throwIfAborted();
+  const worker = newThread();
+  if (worker === undefined) return await decodeWith(codec, bytes);
   const { promise, resolve, reject } = Promise.withResolvers<Decoded>();
-  const worker = new Worker(MODULE, { type: "module" });
   worker.onmessage = ({ data: answer }: MessageEvent<DecodeAnswer>) =>
     "decoded" in answer ? resolve(answer.decoded) : reject(new MediaError(answer.code, answer.message));
   // What the decoder itself fails with comes as an answer: the thread did not start, or is out of memory.
@@ -54,5 +55,14 @@ async function inThread(codec: Codec, bytes: Uint8Array, signal: AbortSignal | u
     return await unlessAborted(promise, signal);
   } finally {
     worker.terminate();
+  }
+}
+
+/** A thread, or undefined where the system or the host of the script gives none. */
+function newThread(): Worker | undefined {
+  try {
+    return new Worker(MODULE, { type: "module" });
+  } catch {
+    return undefined;
   }
 }

@@ -56,3 +56,29 @@ Deno.test("a signal ends the thread of a large picture, and those that wait for 
   const late = await decodeImage("heic", bytes, MANY, controller.signal).catch((error) => error);
   assertEquals(late, reason);
 });
+
+Deno.test("where no thread can be had, or its module fails, the caller's thread decodes", async () => {
+  const bytes = mediaBytes("smooth.png");
+  const { data } = await decodeWith("png", bytes);
+  const { Worker } = globalThis;
+  const failing = [
+    class {
+      constructor() {
+        throw new TypeError("no threads here");
+      }
+    },
+    class extends Worker {
+      constructor() {
+        super("data:text/javascript,throw new Error('not the module')", { type: "module" });
+      }
+    },
+  ];
+  for (const none of failing) {
+    Object.assign(globalThis, { Worker: none });
+    try {
+      assertEquals((await decodeImage("png", bytes, MANY)).data, data);
+    } finally {
+      Object.assign(globalThis, { Worker });
+    }
+  }
+});
