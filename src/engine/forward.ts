@@ -295,7 +295,10 @@ export class Forward implements AsyncDisposable {
     take: (results: Results) => T,
   ): Promise<T> {
     this.check();
-    const compiled = await (this.#trace ??= this.#parts.compileTrace());
+    const compiled = await (this.#trace ??= this.#parts.compileTrace().catch((error) => {
+      this.#trace = undefined; // memory may be free the next time
+      throw error;
+    }));
     return await this.#scheduler.alone(signal, async () => {
       this.check();
       sequence.prepare(1);

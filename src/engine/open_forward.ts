@@ -82,9 +82,15 @@ export async function openForward(options: OpenForwardOptions): Promise<OpenedFo
     decode,
     blockRows,
     media,
-    compileTrace: () => {
+    compileTrace: async () => {
       const plan = plans.trace(room);
-      return bind(plan, device.createBuffer(plan.buffers[0].bytes));
+      const arena = device.createBuffer(plan.buffers[0].bytes);
+      try {
+        return await bind(plan, arena);
+      } catch (error) {
+        arena[Symbol.dispose]();
+        throw error;
+      }
     },
     shortSeconds: options.shortSeconds,
     chunkRows,

@@ -1,6 +1,7 @@
 /** A loaded model: completions, reuse of prefixes, prompts without control tokens, receipts, what is missing. */
 import { assert, assertEquals, assertNotEquals, assertRejects, assertThrows } from "@std/assert";
-import { load, MarkbaseError, type Message } from "../../mod.ts";
+import { Device } from "../../ffi/device.ts";
+import { DeviceError, load, MarkbaseError, type Message } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { EXACT, generated, user } from "../support/calls.ts";
 import { fixtureModel, maxDifference, TINY } from "../support/models.ts";
@@ -101,4 +102,26 @@ Deno.test("receipts name weights, library, device and seed, and differ between m
   assertEquals([receipt.device, receipt.precision], ["cpu", "fast"]);
   await using e2b = await loadWith(fixtureModel("e2b")!, {}, {});
   assertNotEquals(e2b.engine.fingerprint, receipt.weights);
+});
+
+Deno.test("hidden states can be asked for again after their plan found no memory, and nothing of it is kept", async () => {
+  await using expecting = await load("tiny", EXACT);
+  const ids = [2, 15, 374];
+  const expected = await expecting.hidden(ids);
+  await using model = await load("tiny", EXACT);
+  const { compile } = Device.prototype;
+  let held: () => number = () => NaN;
+  let before = NaN;
+  Device.prototype.compile = function (_plan, buffers) {
+    held = () => this.memory().buffers;
+    before = held() - buffers[0].size;
+    return Promise.reject(new DeviceError("out_of_memory", "There is no memory."));
+  };
+  try {
+    assertEquals((await assertRejects(() => model.hidden(ids), DeviceError)).code, "out_of_memory");
+    assertEquals(held(), before);
+  } finally {
+    Device.prototype.compile = compile;
+  }
+  assertEquals(await model.hidden(ids), expected);
 });
