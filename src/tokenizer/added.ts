@@ -5,19 +5,17 @@ import { PairTable } from "./pairs.ts";
 export class AddedMatcher {
   readonly #edges = new PairTable(16); // (node, UTF-16 unit) → id of the token that ends there or -1, node; 0 is the root
   readonly #starts = new Uint8Array(0x10000); // 1 for units that begin a token: most text stops here
+  #nodes = 1;
 
-  /** `tokens`: pairs of text (not empty) and id. */
-  constructor(tokens: Iterable<readonly [text: string, id: number]>) {
-    let nodes = 1;
-    for (const [text, id] of tokens) {
-      this.#starts[text.charCodeAt(0)] = 1;
-      for (let i = 0, node = 0; i < text.length; i++) {
-        const unit = text.charCodeAt(i), edge = this.#edges.find(node, unit);
-        const child = edge < 0 ? nodes++ : this.#edges.result(edge);
-        const ends = i + 1 === text.length;
-        if (edge < 0 || ends) this.#edges.set(node, unit, ends ? id : -1, child);
-        node = child;
-      }
+  /** Adds a token; its text is not empty. Of two with one text, the last counts. */
+  add(text: string, id: number): void {
+    this.#starts[text.charCodeAt(0)] = 1;
+    for (let i = 0, node = 0; i < text.length; i++) {
+      const unit = text.charCodeAt(i), edge = this.#edges.find(node, unit);
+      const child = edge < 0 ? this.#nodes++ : this.#edges.result(edge);
+      const ends = i + 1 === text.length;
+      if (edge < 0 || ends) this.#edges.set(node, unit, ends ? id : -1, child);
+      node = child;
     }
   }
 

@@ -11,7 +11,7 @@ import { IdSet } from "./id_set.ts";
 import { type Merges, mergesOf } from "./merges.ts";
 import { PairSet } from "./pairs.ts";
 import type { TokenIndex } from "./token_index.ts";
-import { byteOfToken, type Vocabulary } from "./vocabulary.ts";
+import { byteOfToken, controlIdsOf, type Vocabulary } from "./vocabulary.ts";
 
 /** Up to this many symbols, looking at every pair again after each merge is faster than a heap. */
 const SHORT_PIECE = 24;
@@ -45,7 +45,7 @@ export class Bpe {
   /** Throws TokenizerError for a merge that is malformed or names unknown tokens. */
   constructor(vocabulary: Vocabulary, index: TokenIndex) {
     const { texts } = index;
-    const control = new Set(vocabulary.added.filter((token) => token.control).map((token) => token.id));
+    const control = controlIdsOf(vocabulary);
     this.#unknown = vocabulary.unknown ?? -1;
     this.#fuseUnknown = vocabulary.fuseUnknown;
     this.#basic = new Int32Array(0x10000).fill(-1);

@@ -12,7 +12,7 @@ export class IdSet {
     this.#bits[id >> 3] |= 1 << (id & 7);
   }
 
-  /** Whether an id below the limit was added. */
+  /** Whether a whole number from 0 was added; false from the limit on. */
   has(id: number): boolean {
     return (this.#bits[id >> 3] >> (id & 7) & 1) === 1;
   }

@@ -4,7 +4,7 @@ import { IdSet } from "./id_set.ts";
 import { PairTable } from "./pairs.ts";
 import { PieceMerges } from "./piece_merges.ts";
 import type { TokenIndex } from "./token_index.ts";
-import type { Merge, Vocabulary } from "./vocabulary.ts";
+import { controlIdsOf, type Merge, type Vocabulary } from "./vocabulary.ts";
 
 /** Two adjacent ids become one; the lowest rank goes first. */
 export type OnMerge = (left: number, right: number, result: number, rank: number) => void;
@@ -24,8 +24,8 @@ export interface Merges {
  * malformed one.
  */
 export function mergesOf(vocabulary: Vocabulary, index: TokenIndex, each: OnMerge): Merges {
-  const { scores, merges, added, unknown = -1 } = vocabulary;
-  const control = new Set(added.filter((token) => token.control).map((token) => token.id));
+  const { scores, merges, unknown = -1 } = vocabulary;
+  const control = controlIdsOf(vocabulary);
   const isPiece = (id: number) => !control.has(id) && (vocabulary.pieces?.(id) ?? true);
   if (scores !== undefined && !index.hasDuplicates) {
     const pieces = new IdSet(scores.length);

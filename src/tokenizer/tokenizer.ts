@@ -7,9 +7,10 @@ import { Bpe } from "./bpe.ts";
 import { parseJsonObject, readTokenizerFile } from "./files.ts";
 import { vocabularyFromJson } from "./json.ts";
 import { giveBack, readGgufVocabulary } from "./gguf.ts";
+import type { IdSet } from "./id_set.ts";
 import { TokenStream, Utf8Assembler } from "./stream.ts";
 import { TokenIndex } from "./token_index.ts";
-import { byteOfToken, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
+import { byteOfToken, controlIdsOf, replaceAll, type Replacement, type Vocabulary } from "./vocabulary.ts";
 
 /** How to encode. */
 export interface EncodeOptions {
@@ -62,7 +63,7 @@ export class Tokenizer {
   readonly #byteFallback: boolean;
   readonly #index: TokenIndex;
   readonly #pieces = new Map<number, number | string>(); // what lately decoded ids add to the text
-  readonly #controlIds: ReadonlySet<number>;
+  readonly #controlIds: IdSet;
   readonly #bpe: Bpe;
   readonly #plain: Matchers; // ordinary added tokens
   readonly #special: Matchers; // these and the control tokens
@@ -90,9 +91,10 @@ export class Tokenizer {
       );
     }
     this.#index = new TokenIndex(tokens);
-    const control = added.filter((token) => token.control);
-    this.controlTokens = new Map(control.map((token) => [token.text, token.id]));
-    this.#controlIds = new Set(control.map((token) => token.id));
+    const controlTokens = new Map<string, number>();
+    for (const { id, text, control } of added) if (control) controlTokens.set(text, id);
+    this.controlTokens = controlTokens;
+    this.#controlIds = controlIdsOf(vocabulary);
     this.#bpe = new Bpe(vocabulary, this.#index);
     this.#plain = matchers(vocabulary, false);
     this.#special = matchers(vocabulary, true);
@@ -177,7 +179,7 @@ export class Tokenizer {
 
   /** Whether an id is a control token, such as a turn marker or a media placeholder. */
   isControl(id: number): boolean {
-    return this.#controlIds.has(id);
+    return Number.isInteger(id) && id >= 0 && id < this.vocabularySize && this.#controlIds.has(id);
   }
 
   #encodeInto(text: string, matchers: Matchers, ids: number[]): void {
@@ -203,7 +205,7 @@ export class Tokenizer {
 
   /** What an id adds to the text: a byte of a character, text, or nothing. */
   #pieceOf(id: number, skipSpecial: boolean): number | string | undefined {
-    const control = this.#controlIds.has(id);
+    const control = this.isControl(id);
     if (control && skipSpecial) return undefined;
     let piece = this.#pieces.get(id);
     if (piece === undefined) {
@@ -223,16 +225,18 @@ function flagOf<K extends string>(options: { [name in K]?: boolean }, name: K): 
   return flag(name, options[name]) ?? false;
 }
 
-function matchers(vocabulary: Vocabulary, control: boolean): Matchers {
-  const wanted = vocabulary.added.filter((token) => control || !token.control);
-  return {
-    given: new AddedMatcher(wanted.filter((token) => !token.normalized).map(({ text, id }) => [text, id])),
-    normalized: new AddedMatcher(
-      wanted.filter((token) => token.normalized)
-        .map(({ text, id }) => [replaceAll(text, vocabulary.normalize), id] as const)
-        .filter(([text]) => text !== ""),
-    ),
-  };
+function matchers({ added, normalize }: Vocabulary, withControl: boolean): Matchers {
+  const matchers = { given: new AddedMatcher(), normalized: new AddedMatcher() };
+  for (const { id, text, control, normalized } of added) {
+    if (control && !withControl) continue;
+    if (!normalized) {
+      matchers.given.add(text, id);
+      continue;
+    }
+    const spelled = replaceAll(text, normalize);
+    if (spelled !== "") matchers.normalized.add(spelled, id);
+  }
+  return matchers;
 }
 
 /**

@@ -3,6 +3,7 @@
  * (`tokenizer.json`, GGUF metadata) make a {@link Vocabulary}; the algorithm in `tokenizer.ts` reads nothing else.
  */
 
+import { IdSet } from "./id_set.ts";
 import type { TextList } from "./texts.ts";
 
 /** A token that is matched in the text before byte-pair merging. */
@@ -56,6 +57,13 @@ export interface Vocabulary {
   readonly eos?: number;
   /** Every id after which generation stops, from all sources; includes `eos`. */
   readonly stops: readonly number[];
+}
+
+/** The control tokens of a vocabulary. */
+export function controlIdsOf({ tokens, added }: Vocabulary): IdSet {
+  const ids = new IdSet(tokens.length);
+  for (const { id, control } of added) if (control) ids.add(id);
+  return ids;
 }
 
 /** `<0x41>` → 0x41; undefined for any other text. */
