@@ -1,6 +1,5 @@
 /** A device: where buffers live and plans run. */
 import { encodePlan, type Plan } from "../src/schedule/plan.ts";
-import { buildPtx, ptxFolder } from "../dylib/ptx/build.ts";
 import { Buffer } from "./buffer.ts";
 import { cacheFolder } from "./cache_folder.ts";
 import { ErrorText, fixedBytes, readText, size, utf8 } from "./call.ts";
@@ -130,7 +129,7 @@ export class Device implements Disposable, AsyncDisposable {
         timed: timeKernels ? 1 : undefined,
         early_start: earlyStart === false ? 0 : undefined,
         matrix_units,
-        ptx: await ptxFolder(options),
+        ptx: await (await ptxBuild()).ptxFolder(options),
       };
     const name = utf8(kind, "The device kind");
     const json = utf8(JSON.stringify(settings), "The device options");
@@ -150,6 +149,7 @@ export class Device implements Disposable, AsyncDisposable {
     const device = new Device(library.symbols, out[0], kind, file, matrixUnits ?? false);
     if (kind !== "cuda") return device;
     try {
+      const { buildPtx } = await ptxBuild();
       await buildPtx(device.info().level, options); // now that there is a GPU to make it for
       return device;
     } catch (error) {
@@ -273,4 +273,9 @@ async function kernelCache(cache?: string): Promise<string | undefined> {
   } catch {
     return undefined;
   }
+}
+
+/** What makes kernels for NVIDIA GPUs, loaded where there is one. */
+async function ptxBuild(): Promise<typeof import("../dylib/ptx/build.ts")> {
+  return await import("../dylib/ptx/build.ts");
 }

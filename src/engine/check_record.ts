@@ -1,7 +1,6 @@
 /** What the self-checks of one device found so far: a file in the cache folder, one for each device, system and library. */
 import { cacheFolder } from "../../ffi/cache_folder.ts";
 import type { Device } from "../../ffi/device.ts";
-import { ptxFolder } from "../../dylib/ptx/build.ts";
 import { sha256 } from "../../dylib/sources.ts";
 
 /** One case in one precision. */
@@ -103,7 +102,10 @@ async function subjectOf(device: Device, cache?: string): Promise<Record<string,
   subject.library = device.library.sha256;
   subject.matrixUnits = String(device.matrixUnits); // other kernels
   // The kernels of the cuda device are no part of the library; their folder is named after their sources.
-  if (kind === "cuda") subject.kernels = (await ptxFolder({ cache })).replace(/^.*\//, "");
+  if (kind === "cuda") {
+    const { ptxFolder } = await import("../../dylib/ptx/build.ts");
+    subject.kernels = (await ptxFolder({ cache })).replace(/^.*\//, "");
+  }
   return subject;
 }
 

@@ -6,17 +6,9 @@ import type { Checkpoint } from "../checkpoint/open.ts";
 import { describe } from "../arguments.ts";
 import { CheckpointError, InvalidArgument, MarkbaseError, TokenizerError } from "../errors.ts";
 import type { AudioInput, ImageInput } from "../media/inputs.ts";
-import { IMAGE_TOKENS } from "../media/patches.ts";
-import {
-  type MediaSpan,
-  prepareAudio,
-  type PreparedMedia,
-  prepareImage,
-  type PrepareOptions,
-  prepareVideo,
-  timestamp,
-} from "../media/prepare.ts";
-import { type MediaSettings, mediaSettings } from "../media/settings.ts";
+import type { MediaSpan, PreparedMedia, PrepareOptions } from "../media/prepare.ts";
+import { IMAGE_TOKENS, type MediaSettings, mediaSettings } from "../media/settings.ts";
+import { timestamp } from "../media/spans.ts";
 import type { AudioFeatures, AudioFrames, ImagePatches, SoftTokens } from "../media/types.ts";
 import type { Segment, Tokenizer } from "../tokenizer/tokenizer.ts";
 import type { PromptOptions, Usage } from "./api.ts";
@@ -222,6 +214,8 @@ export class ModelMedia {
     const type = part?.type;
     this.#checkKind(type);
     const { vision, audio } = this.#settings;
+    // Readers of pictures, sounds and videos are loaded when there is one.
+    const { prepareAudio, prepareImage, prepareVideo } = await import("../media/prepare.ts");
     switch (type) {
       case "image":
         return await prepareImage(part.image as ImageInput, vision!, options);

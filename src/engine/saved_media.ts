@@ -1,6 +1,7 @@
 /** Media of a saved session as JSON: what the towers take, in base64. What is read back is checked like any other input. */
 import type { ModelConfig } from "../checkpoint/config.ts";
-import { keyOf, type MediaSpan } from "../media/prepare.ts";
+import type { MediaSpan } from "../media/prepare.ts";
+import { keyOf } from "../media/spans.ts";
 import type { SpanAt } from "./media.ts";
 
 /** One span as JSON. */

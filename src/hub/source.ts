@@ -4,7 +4,6 @@ import { permissionFlag } from "../../ffi/permissions.ts";
 import { HubError, InvalidArgument, MissingPermission } from "../errors.ts";
 import type { Warning } from "../warning.ts";
 import { isAbsent } from "./layout.ts";
-import { pull } from "./pull.ts";
 import { type HubReference, parseReference, referenceOfUrl } from "./reference.ts";
 import { hubSettings } from "./settings.ts";
 import { shippedModel, type ShippedOptions } from "./shipped.ts";
@@ -29,6 +28,7 @@ export async function localSource(source: string | URL, options: SourceOptions =
   const place = await placeOf(source, options.cache);
   if (typeof place === "string") return { path: place, warnings: [] };
   const settings = await hubSettings(options.cache);
+  const { pull } = await import("./pull.ts"); // models of this machine need none of it
   const { configOnly, onProgress, signal } = options;
   return await pull(place, { settings, configOnly, onProgress, signal });
 }

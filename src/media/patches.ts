@@ -14,9 +14,6 @@ export interface PatchGeometry {
   merged: boolean;
 }
 
-/** Budgets of soft tokens that the models were trained for. */
-export const IMAGE_TOKENS: readonly number[] = [70, 140, 280, 560, 1120];
-
 /**
  * Size in pixels that a picture is resized to: the sides keep their ratio, each is a whole number of soft tokens, and there are at
  * most `softTokens` of them. Small pictures grow.

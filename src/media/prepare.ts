@@ -19,6 +19,7 @@ import type { MediaSettings } from "./settings.ts";
 import { readSound } from "./sound.ts";
 import type { AudioFeatures, AudioFrames, ImagePatches } from "./types.ts";
 import { readVideo } from "./video.ts";
+import { keyOf } from "./spans.ts";
 
 /** One run of soft tokens: a picture, a frame of a video, or a clip of sound. */
 export type MediaSpan =
@@ -153,21 +154,4 @@ async function cut(
   const pooled = vision.merged ? 1 : vision.poolingKernelSize ** 2;
   const key = await keyOf("image", patches.pixels, [columns, rows]);
   return { patches, tokens: columns * rows / pooled, key };
-}
-
-/** Names the content of a span. */
-export async function keyOf(
-  kind: "image" | "audio",
-  values: Uint8Array | Float32Array,
-  sizes: number[],
-): Promise<string> {
-  const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
-  const digest = await crypto.subtle.digest("SHA-256", new Uint8Array(bytes));
-  return `${kind} ${sizes.join("x")} ${new Uint8Array(digest).toHex()}`;
-}
-
-/** Seconds as the model is told them: minutes and seconds, rounded down. */
-export function timestamp(seconds: number): string {
-  const whole = Math.floor(seconds);
-  return `${String(Math.floor(whole / 60)).padStart(2, "0")}:${String(whole % 60).padStart(2, "0")}`;
 }

@@ -18,6 +18,9 @@ export interface MediaSettings {
 }
 
 const USUAL_IMAGE_TOKENS = 280;
+
+/** Budgets of soft tokens that the models were trained for. */
+export const IMAGE_TOKENS: readonly number[] = [70, 140, 280, 560, 1120];
 const USUAL_FRAME_TOKENS = 70;
 const USUAL_FRAMES = 32;
 
