@@ -27,9 +27,7 @@ export type { Internals };
 
 /** Share of the device's memory that a model may take unless told otherwise. */
 const MEMORY_SHARE = 0.9;
-/** A device's own scratch is known only after it compiled the plans; until then, as much as the arena and at least this. */
-const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
-/** Most that weights grow by in a layout of the device's own, which is known then too. */
+/** Most that weights grow by in a layout of the device's own, which is known only after it compiled the plans. */
 const REPACKED_GROWTH = 1 / 32;
 
 /**
@@ -110,9 +108,10 @@ export async function loadWith(
     config,
     kvFormat,
     weightBytes: layout.weightBytes,
-    activationBytes: activationBytes + Math.max(plans.arenaBytes, LEAST_SCRATCH_BYTES),
+    activationBytes: activationBytes + plans.scratchBytes(device.kind, info.threads),
     towerBytes: usualTowerBytes(towerParts),
-    unsureBytes: plans.arenaBytes + Math.ceil(layout.weightBytes * REPACKED_GROWTH),
+    unsureBytes: (device.kind === "cpu" ? 0 : plans.arenaBytes) +
+      Math.ceil(layout.weightBytes * REPACKED_GROWTH),
     contextLength: settings.contextLength,
     memory,
     chunkRows: plans.blockRows,

@@ -3,7 +3,9 @@ import type { ModelConfig } from "../checkpoint/config.ts";
 import type { TextWeights } from "../checkpoint/weights.ts";
 import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import { type PageGroup, pageGroups } from "../schedule/groups.ts";
+import type { DeviceKind } from "../../ffi/device.ts";
 import type { Limits } from "../schedule/plan.ts";
+import { CPU_THREAD_BYTES, cpuScratchBytes } from "../schedule/scratch.ts";
 import { type TextPlan, textPlan, type TextPlanOptions } from "../schedule/text.ts";
 import { hasBlocks, MOST_BLOCK_ROWS } from "./placed.ts";
 import type { WeightLayout } from "./weights.ts";
@@ -14,6 +16,9 @@ const CHUNK_ROWS = 512;
 const PROMPTS = 16;
 /** Bytes that the logits of one forward may take. */
 const LOGITS_BYTES = 32 * 2 ** 20;
+
+/** Bytes of scratch that a GPU is guessed to take at least. */
+const LEAST_SCRATCH_BYTES = 8 * 2 ** 20;
 
 /** What all plans of a model have in common. */
 export interface TextPlanParts
@@ -30,6 +35,7 @@ export interface TextPlanParts
 export class TextPlans {
   readonly #parts: TextPlanParts;
   readonly #outRows: number;
+  /** apart from what each thread takes */ readonly #cpuScratchBytes: number;
 
   /** Page groups of the KV cache. */
   readonly groups: readonly PageGroup[];
@@ -53,7 +59,17 @@ export class TextPlans {
     this.softBytes = takesMedia ? this.blockRows * config.hiddenSize * 4 : 0;
     // The arena does not depend on the number of pages, so it is known before the budget is divided.
     const one = { entries: 1, kvPages: this.groups.map(() => 1) };
-    this.arenaBytes = Math.max(this.prefill(one).buffers[0].bytes, this.decode(one).buffers[0].bytes);
+    const all = [this.prefill(one), this.decode(one)];
+    this.arenaBytes = Math.max(...all.map(({ buffers }) => buffers[0].bytes));
+    this.#cpuScratchBytes = Math.max(...all.map((plan) => cpuScratchBytes(plan, 0)));
+  }
+
+  /**
+   * Bytes of scratch that a device takes for these plans: on the CPU at most, on a GPU a guess, as only the compiled plans tell.
+   */
+  scratchBytes(kind: DeviceKind, threads: number): number {
+    if (kind === "cpu") return this.#cpuScratchBytes + threads * CPU_THREAD_BYTES;
+    return Math.max(this.arenaBytes, LEAST_SCRATCH_BYTES);
   }
 
   /** Decode rows first, then rows of prompts. */
