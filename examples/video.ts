@@ -7,7 +7,7 @@ import { type ContentPart, load, type VideoInput } from "../mod.ts";
 import { ProgressBar } from "../src/cli/progress.ts";
 import { style } from "../src/cli/terminal.ts";
 import { readVideo } from "../src/media/video.ts";
-import { timestamp } from "../src/media/prepare.ts";
+import { timestamp } from "../src/media/spans.ts";
 
 const file = (name: string) => new URL(`./media/${name}`, import.meta.url);
 
