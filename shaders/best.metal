@@ -12,61 +12,8 @@ static inline uint order_of(float v) {
   return magnitude == 0 ? 0x80000000u : (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-constant constexpr uint kFewEach = 8;  // logits of a row that a lane holds
-
-// Puts the ids of the best into `chosen` and e^(logit - the largest) of each into `shares`; returns the sum of these. Of up to
-// 32 kFewEach logits, which lanes hold.
-static inline float choose_few(
-    device const float* from, constant BestParams& p, uint lane, device uint* chosen, device float* shares)
-{
-  float logits[kFewEach];
-  uint orders[kFewEach];  // 0 where it is chosen already or there is none
-  #pragma clang loop unroll(full)
-  for (uint n = 0; n < kFewEach; n++) {
-    const uint i = lane + 32 * n;
-    logits[n] = from[min(i, p.count - 1)] * p.factor;
-    // A NaN comes after all others, yet before none.
-    orders[n] = i < p.count ? max(order_of(logits[n]), 1u) : 0;
-  }
-  float largest = 0.0f;
-  float sum = 0.0f;
-  for (uint s = 0; s < p.slots; s++) {
-    uint mine = 0;
-    #pragma clang loop unroll(full)
-    for (uint n = 0; n < kFewEach; n++) {
-      mine = max(mine, orders[n]);
-    }
-    const uint order = simd_max(mine);
-    uint id = 0xffffffffu;
-    #pragma clang loop unroll(full)
-    for (uint n = 0; n < kFewEach; n++) {
-      id = min(id, orders[n] == order ? lane + 32 * n : 0xffffffffu);
-    }
-    id = simd_min(id);
-    float logit = 0.0f;
-    #pragma clang loop unroll(full)
-    for (uint n = 0; n < kFewEach; n++) {
-      if (id == lane + 32 * n) {
-        logit = logits[n];
-        orders[n] = 0;
-      }
-    }
-    logit = simd_shuffle(logit, ushort(id % 32));
-    largest = s == 0 ? logit : largest;
-    const float e = precise::exp(logit - largest);
-    sum += e;
-    // A slot belongs to one lane, which alone reads what it has written.
-    if (lane == s % 32) {
-      chosen[s] = id;
-      if (p.has_shares != 0) {
-        shares[s] = e;
-      }
-    }
-  }
-  return sum;
-}
-
-// The same of any number, which lanes read for each anew.
+// Puts the ids of the best into `chosen` and e^(logit - the largest) of each into `shares`; returns the sum of these. Lanes read
+// the logits for each anew.
 static inline float choose_many(
     device const float* from, constant BestParams& p, uint lane, device uint* chosen, device float* shares)
 {
@@ -124,11 +71,71 @@ static inline float choose_many(
   device const float* from = logits + ulong(row) * p.count;
   device uint* chosen = ids + ulong(row) * p.slots;
   device float* shares = y + ulong(row) * p.slots;
-  const float sum = p.count <= 32 * kFewEach
-      ? choose_few(from, p, lane, chosen, shares) : choose_many(from, p, lane, chosen, shares);
+  const float sum = choose_many(from, p, lane, chosen, shares);
   if (p.has_shares != 0) {
     for (uint s = lane; s < p.slots; s += 32) {
       shares[s] = shares[s] / sum * load_scalar(scale, p.scale_format, chosen[s]);
     }
+  }
+}
+
+// The same of up to kFewLogits logits and kFewSlots slots, with shares: the place of each logit is the number of those before it.
+// Grid: rows.
+[[kernel, max_total_threads_per_threadgroup(256)]] void best_few(
+    device const float* logits  [[buffer(0)]],
+    device const uchar* scale   [[buffer(1)]],
+    device uint* ids            [[buffer(2)]],
+    device float* y             [[buffer(3)]],
+    constant BestParams& p      [[buffer(4)]],
+    uint row       [[threadgroup_position_in_grid]],
+    uint tid       [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane      [[thread_index_in_simdgroup]])
+{
+  threadgroup uint4 orders[kFewLogits / 4];
+  threadgroup uint ranks[kFewLogits];
+  threadgroup uint chosen[kFewSlots];
+  threadgroup float chosen_logits[kFewSlots];
+  // Two threads share the others of a logit where there are as many.
+  const uint each = p.count <= kFewLogits / 2 ? kFewLogits / 2 : kFewLogits;
+  const uint i = tid % each;
+  const float logit = logits[ulong(row) * p.count + min(i, p.count - 1)] * p.factor;
+  // A NaN comes after all others, yet before none.
+  const uint order = i < p.count ? max(order_of(logit), 1u) : 0;
+  if (tid < each) {
+    ((threadgroup uint*)orders)[tid] = order;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint quads = each * each / (4 * kFewLogits);  // of a thread
+  const uint first = tid / each * quads;
+  uint rank = 0;
+  for (uint q = first; q < first + quads; q++) {
+    const uint4 other = orders[q];
+    rank += other.x > (4 * q < i ? order - 1 : order) ? 1 : 0;
+    rank += other.y > (4 * q + 1 < i ? order - 1 : order) ? 1 : 0;
+    rank += other.z > (4 * q + 2 < i ? order - 1 : order) ? 1 : 0;
+    rank += other.w > (4 * q + 3 < i ? order - 1 : order) ? 1 : 0;
+  }
+  ranks[tid] = rank;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  rank += each < kFewLogits && tid < each ? ranks[tid + each] : 0;
+  if (tid < each && i < p.count && rank < p.slots) {
+    chosen[rank] = i;
+    chosen_logits[rank] = logit;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simdgroup != 0) {
+    return;
+  }
+  const uint slot = min(lane, p.slots - 1);
+  const uint id = chosen[slot];
+  const float e = precise::exp(chosen_logits[slot] - chosen_logits[0]);
+  float sum = 0.0f;
+  for (uint s = 0; s < p.slots; s++) {
+    sum += simd_shuffle(e, ushort(s));
+  }
+  if (lane < p.slots) {
+    ids[row * p.slots + lane] = id;
+    y[row * p.slots + lane] = e / sum * load_scalar(scale, p.scale_format, id);
   }
 }

@@ -140,6 +140,12 @@ static inline void lanes_of_tiles(
 static inline void wait_for_earlier_dispatches() {}
 #endif
 
+// A kernel that calls this after it has waited lets the one that follows it start only then, which can so read what was written before
+// this kernel without waiting. All others let it start as they do themselves.
+#ifndef MSL_TARGET_PTX
+static inline void let_next_dispatch_start() {}
+#endif
+
 // Copies from device to threadgroup memory that go on while the thread does: what a simdgroup's threads asked for before
 // end_async_copies() is there for all of them when wait_for_async_copies() returns. BYTES: 8 or 16, aligned. An Apple GPU copies
 // through registers, at once. The PTX shim brings its own.

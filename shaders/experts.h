@@ -1,23 +1,19 @@
 // experts.h: products with the weights of the experts that rows have chosen. Experts are told by ids in device memory, so
 // nothing waits for the host.
 //
-// Decode: expert_matvec makes the products of one pair in each threadgroup, expert_down the sum over the pairs of a row.
+// Decode: experts_decode.h; where rows do not fit there, expert_matvec makes the products of one pair in each threadgroup,
+// expert_down the sum over the pairs of a row.
 // Prefill: expert_matmul goes through the pairs in the order of their experts (expert_order), 32 of one expert at a time, so
 // that weights are read once for 32 pairs.
 #ifndef MARKBASE_EXPERTS_H
 #define MARKBASE_EXPERTS_H
-#include "experts_params.h"
+#include "experts_decode.h"
 #include "matmul.h"
-#include "row_products.h"
 
 constant constexpr uint kExpertHalfRows = 2;    // matrix rows of half a simdgroup
 constant constexpr uint kExpertSimdgroups = 8;  // of a threadgroup for decode rows
 constant constexpr uint kExpertTileRows = 32;     // pairs of a tile of expert_matmul
 constant constexpr uint kExpertTileColumns = 64;  // matrix rows of it; geglu: 32 of gate, then the same 32 of up
-
-#define EXPERT_MATRIX(m, w_slot, scales_slot, biases_slot) \
-    device const uchar* w##m [[buffer(w_slot)]], device const uchar* scales##m [[buffer(scales_slot)]], \
-    device const uchar* biases##m [[buffer(biases_slot)]]
 
 // y of pair q = epilogue(w0 · u, w1 · u) with the matrices of its expert. u [pairs / shared_by, row_floats] from
 // linear_prologue_chunked, ids [pairs], other and y [pairs, n]. A simdgroup makes 2 · kExpertHalfRows products, those of gate
@@ -241,6 +237,8 @@ template <uint32_t W, uint32_t S, typename T>
 #define INSTANTIATE_EXPERTS(name, W, S) \
   INSTANTIATE(expert_matvec_##name, expert_matvec<W, S>) \
   INSTANTIATE(expert_down_##name, expert_down<W, S>) \
+  INSTANTIATE(expert_gated_##name, expert_gated<W, S>) \
+  INSTANTIATE(expert_summed_##name, expert_summed<W, S>) \
   INSTANTIATE(expert_matmul_##name##_f16, expert_matmul<W, S, half>) \
   INSTANTIATE(expert_matmul_##name##_f32, expert_matmul<W, S, float>)
 

@@ -154,9 +154,10 @@ void Graph::build(const std::vector<Step> &steps, size_t begin, size_t end, Orde
       followed[earlier - begin] = true;
     }
     // Whoever waits for the kernel before it has waited for all that came before that, since every kernel waits before it ends.
-    const bool early = order == Order::kEarly && context_->early_start && after.size() == 1;
-    const NodeHandle before = early ? after[0] : nullptr;
-    if (early) after.clear();
+    // Where it follows several, it starts early behind the latest of them.
+    const bool early = order == Order::kEarly && context_->early_start && !after.empty();
+    const NodeHandle before = early ? after.back() : nullptr;
+    if (early) after.pop_back();
     else if (after.empty()) after.push_back(timed_steps ? latest : first);
     std::vector<void *> arguments;
     uint32_t dynamic_offset = 0;

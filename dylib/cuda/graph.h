@@ -34,7 +34,7 @@ class Graph {
  public:
   enum class Order {
     kAsNeeded,  // a step starts when those that it follows are over
-    kEarly,     // behind a single other, a step starts while that one ends, where GPU and driver can
+    kEarly,     // a step starts while the latest of those that it follows ends, where GPU and driver can
     kTimed,     // one after another, with a time stamp after each
   };
   Graph(std::shared_ptr<Context> context, const std::vector<Step> &steps, size_t begin, size_t end, Order order);

@@ -1,12 +1,13 @@
 // lower_experts.cpp: routed experts (shaders/experts.h, experts.metal, best.metal). The chosen ids stay on the device.
 //
 //   route              the linear of the router, in f32 for all rows, then best
-//   expert_gate_up     decode: linear_prologue, expert_matvec         prefill: linear_prologue, expert_order, expert_matmul
-//   expert_linear      the same
-//   expert_down        decode: linear_prologue, expert_down           prefill: the same three, then expert_sum
+//   expert_gate_up     decode: expert_gated                           prefill: linear_prologue, expert_order, expert_matmul
+//   expert_linear      decode: linear_prologue, expert_matvec         prefill: the same
+//   expert_down        decode: expert_summed                          prefill: the same three, then expert_sum
 //   top_k, expert_sum, add_norms   one each
 //
-// Gate and up of different formats take two products, and two prologues where lanes read them in chunks of different sizes.
+// Rows that expert_gated and expert_summed do not take go through linear_prologue, then expert_matvec or expert_down. Gate and
+// up of different formats take two products, and two prologues where lanes read them in chunks of different sizes.
 #include <algorithm>
 
 #include "weight_layout.h"
@@ -22,6 +23,10 @@ constexpr uint32_t kTilePairs = 32;              // kExpertTileRows
 constexpr uint32_t kTileOutputs = 64;            // matrix rows of a tile of expert_matmul
 constexpr uint32_t kSplitBlocks = 4;             // from here on two simdgroups share the blocks of a row
 constexpr uint64_t kSummandBytes = 64ull << 20;  // products of prefill rows that expert_down keeps; further rows take turns
+constexpr uint32_t kStagedStride = 17;           // as in matvec.h
+constexpr uint32_t kSummedBytes = 31 << 10;      // of threadgroup memory for the input of expert_summed, at most
+constexpr uint32_t kResident = 2;                // threadgroups of decode rows that a core holds at once
+constexpr uint32_t kDefaultCores = 128;          // where the device does not tell
 
 uint32_t width_of(const Tensor &t) { return static_cast<uint32_t>(t.dims[1]); }
 
@@ -35,15 +40,25 @@ void emit_best(Emitter &e, const Tensor &logits, float factor, const Tensor &sca
   p.has_shares = 1;
   p.scale_format = scalar_format(scale);
   p.factor = factor;
-  Launch launch("best", "best");
+  const bool few = p.count <= kFewLogits && p.slots <= kFewSlots;
+  Launch launch("best", few ? "best_few" : "best");
   launch.reads_rows(0, logits, 0, p.rows)
       .reads(1, scale)
       .writes_rows(2, ids, 0, p.rows)
       .writes_rows(3, y, 0, p.rows)
       .params(4, p)
-      .groups(divide_up(p.rows, kSimdgroups))
+      .groups(few ? p.rows : divide_up(p.rows, kSimdgroups))
       .threads(kThreads);
   e.emit(launch);
+}
+
+// Bytes of threadgroup memory for a block of u in chunked order, and the sums of its chunks.
+uint32_t staged_bytes(const WeightLayout &layout) {
+  return layout.chunk / 4 * kStagedStride * 16 + (layout.affine ? kBlockChunks * 4 : 0);
+}
+// For the rows of all slots, one behind the other.
+uint32_t summed_bytes(const WeightLayout &layout, uint32_t slots) {
+  return divide_up(uint64_t{layout.chunks} * slots, kBlockChunks) * staged_bytes(layout);
 }
 
 // Products of one format with the experts of rows [first, first + count).
@@ -146,6 +161,67 @@ class Experts {
     e_.emit(launch);
   }
 
+  // gate and up with their input, and the sum of the slots with theirs, where takes_gated() and takes_summed() say so.
+  void gated(Range range, const Products &products) {
+    const Tensor &w = *products.w0;
+    const WeightLayout layout = weight_layout(w);
+    ExpertGatedParams p{};
+    p.row = row_params(layout);
+    p.expert = expert_params(products);
+    p.n = products.n;
+    p.has_norm = pre_norm_ != nullptr;
+    if (pre_norm_ != nullptr) p.norm_format = scalar_format(*pre_norm_);
+    p.eps = eps_;
+    p.slot_groups = divide_up(p.n, kExpertRows);
+    p.groups = p.slot_groups * p.expert.slots;
+    deal(p, range, 1);
+    Launch launch(family(w), "expert_gated_" + weight_format_name(w));
+    launch.reads_rows(0, x_, range.first, range.count);
+    if (pre_norm_ != nullptr) launch.reads(1, *pre_norm_);
+    else launch.absent(1);
+    launch.reads_rows(2, *products.ids, range.first, range.count);
+    bind_weight(launch, 3, products.w0);
+    bind_weight(launch, 6, products.w1);
+    launch.writes_rows(9, *products.y, range.first, range.count)
+        .params(10, p)
+        .groups(range.count, p.threadgroups)
+        .threads(kThreads)
+        .threadgroup_bytes(layout.blocks * staged_bytes(layout));
+    e_.emit(launch);
+  }
+
+  void summed(Range range, const Products &products, const Tensor &shares, const Tensor &y, bool ids_ready) {
+    const Tensor &w = *products.w0;
+    const WeightLayout layout = weight_layout(w);
+    ExpertSummedParams p{};
+    p.row = row_params(layout);
+    p.expert = expert_params(products);
+    p.n = products.n;
+    p.chunks = layout.chunks * p.expert.slots;
+    p.blocks = divide_up(p.chunks, kBlockChunks);
+    p.chunks_share = 1.0f / layout.chunks;
+    p.ids_ready = ids_ready;
+    p.groups = divide_up(p.n, 2 * kExpertRows);
+    // Part of the order of addition, so a function of the matrices and the device alone: of one row, as many simdgroups share
+    // a row group as leave each a single one.
+    p.slices = 1;
+    while (p.slices < std::min(kSimdgroups, p.blocks) && 2 * p.slices * p.groups <= kResident * kSimdgroups * cores()) {
+      p.slices *= 2;
+    }
+    p.slice_shift = log2_of(p.slices);
+    deal(p, range, p.slices);
+    Launch launch(family(w), "expert_summed_" + weight_format_name(w));
+    launch.reads_rows(0, x_, range.first, range.count).reads_rows(1, *products.ids, range.first, range.count);
+    bind_weight(launch, 2, products.w0);
+    launch.reads_rows(5, shares, range.first, range.count)
+        .writes_rows(6, y, range.first, range.count)
+        .params(7, p)
+        .groups(range.count, p.threadgroups)
+        .threads(kThreads)
+        .threadgroup_bytes(summed_bytes(layout, p.expert.slots));
+    e_.emit(launch);
+  }
+
   void down(Range range, const Source &u, const Products &products, const Tensor &shares, const Tensor &y) {
     const ExpertMatvecParams p = matvec_params(products);
     Launch launch(family(*products.w0), "expert_down_" + weight_format_name(*products.w0));
@@ -188,6 +264,16 @@ class Experts {
   }
 
  private:
+  // Row groups of each row in turn to the threadgroups that are resident when all rows have as many of them.
+  template <class Params>
+  void deal(Params &p, Range range, uint32_t slices) const {
+    p.threadgroups = std::min(p.groups, std::max(kResident * cores() / range.count, 1u));
+    p.group_stride = p.threadgroups * (kSimdgroups / slices);
+    p.iterations = divide_up(p.groups, p.group_stride);
+  }
+
+  uint32_t cores() const { return e_.limits.cores != 0 ? e_.limits.cores : kDefaultCores; }
+
   PrologueParams prologue(uint32_t k) const {
     PrologueParams p{};
     p.stream.k = k;
@@ -245,7 +331,7 @@ class Experts {
 };
 
 // Products to y, or to scratch where another reads them, of all rows.
-void emit_products(Emitter &e, Experts &experts, std::vector<Products> parts) {
+void emit_products(Emitter &e, Experts &experts, std::vector<Products> parts, bool gated = false) {
   const Emitter::Rows rows = e.rows_of(*parts[0].ids);
   for (Products &part : parts) {
     if (!part.y_in_scratch) continue;
@@ -254,7 +340,9 @@ void emit_products(Emitter &e, Experts &experts, std::vector<Products> parts) {
       if (reader.other_in_scratch) reader.y_scratch = part.y_scratch;
     }
   }
-  if (rows.decode > 0) {
+  if (rows.decode > 0 && gated) {
+    experts.gated({0, rows.decode}, parts[0]);
+  } else if (rows.decode > 0) {
     const Range range{0, rows.decode};
     Source u{};
     uint32_t chunk = 0, bits = 0;
@@ -284,6 +372,27 @@ ExpertParams experts_of(const Tensor &w, const Tensor &ids) {
   p.slots = width_of(ids);
   p.height = static_cast<uint32_t>(w.dims[1]);
   return p;
+}
+
+// Whether decode rows of expert_gate_up, or of expert_down, go to the kernel that makes its input itself.
+bool takes_gated(const Op &op) {
+  const Tensor &x = *op.operands[0], *norm = op.operands[1], &ids = *op.operands[2], &w0 = *op.operands[3];
+  const Tensor *w1 = op.operands[4];
+  if (w1 != nullptr && !same_format(w0, *w1)) return false;
+  const uint32_t k = width_of(x);
+  return width_of(ids) <= kExpertSlots && k % 4 == 0 && k <= kHeldColumns &&
+         (norm == nullptr || scalar_format(*norm) != kF32);
+}
+bool takes_summed(const Op &op) {
+  const uint32_t slots = width_of(*op.operands[1]);
+  return slots <= kExpertSlots && summed_bytes(weight_layout(*op.operands[3]), slots) <= kSummedBytes;
+}
+
+// Whether the op before is the expert_gate_up of the same ids, whose kernel lets the next one start when the ids are written.
+bool follows_gated(const Emitter &e, const Op &op) {
+  if (e.op() == 0) return false;
+  const Op &before = e.plan.ops[e.op() - 1];
+  return before.kind == kExpertGateUp && before.operands[2] == op.operands[1] && takes_gated(before);
 }
 
 }  // namespace
@@ -335,7 +444,7 @@ void lower_expert_gate_up(Emitter &e, const Op &op) {
   gate.expert.first1 = w1 != nullptr ? 0 : gate.n;
   gate.epilogue = kEpilogueGeglu;
   gate.y = &y;
-  if (w1 == nullptr || same_format(w0, *w1)) return emit_products(e, experts, {gate});
+  if (w1 == nullptr || same_format(w0, *w1)) return emit_products(e, experts, {gate}, takes_gated(op));
   // up = W1 · u first, then y = gelu(W0 · u) · up.
   Products up = gate;
   up.w0 = w1;
@@ -391,7 +500,8 @@ void lower_expert_down(Emitter &e, const Op &op) {
   Experts experts(e, x, nullptr, 0, slots);
   if (rows.decode > 0) {
     const Range range{0, rows.decode};
-    experts.down(range, experts.chunked(range, weight_layout(w)), products, shares, y);
+    if (takes_summed(op)) experts.summed(range, products, shares, y, follows_gated(e, op));
+    else experts.down(range, experts.chunked(range, weight_layout(w)), products, shares, y);
   }
   const uint64_t row_bytes = slots * products.pair_bytes();
   const auto turn = static_cast<uint32_t>(std::clamp<uint64_t>(kSummandBytes / row_bytes, 1, UINT32_MAX));

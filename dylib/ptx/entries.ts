@@ -2,8 +2,9 @@
 import type { KernelParam, Unit } from "./parse.ts";
 import { callee, KEYWORDS, rewritten } from "./rewrite.ts";
 
-/** The function of shaders/common.h by which a kernel waits. */
+/** The functions of shaders/common.h by which a kernel waits, and lets the next one start. */
 const WAIT = "wait_for_earlier_dispatches";
+const LET_START = "let_next_dispatch_start";
 
 /** The name by which a PTX module exports a kernel. */
 export function ptxName(host: string): string {
@@ -45,19 +46,16 @@ function byValue(p: KernelParam): boolean {
   return p.kind === "buffer" && p.reference && p.space === "constant";
 }
 
-/**
- * Kernels that wait for earlier dispatches themselves, once they have asked for what none of those writes, or by functions that they
- * call.
- */
-function waitingFunctions(unit: Unit): Set<string> {
-  const waiting = new Set([WAIT]);
-  const waits = ({ open, close }: Unit["functions"][number]) =>
-    unit.tokens.slice(open, close).some(({ text }) => waiting.has(text));
-  for (let before = 0; waiting.size > before;) {
-    before = waiting.size;
-    for (const f of unit.functions) if (waits(f)) waiting.add(f.name);
+/** Functions that call `called`, themselves or by functions that they call. */
+function callersOf(called: string, unit: Unit): Set<string> {
+  const callers = new Set([called]);
+  const calls = ({ open, close }: Unit["functions"][number]) =>
+    unit.tokens.slice(open, close).some(({ text }) => callers.has(text));
+  for (let before = 0; callers.size > before;) {
+    before = callers.size;
+    for (const f of unit.functions) if (calls(f)) callers.add(f.name);
   }
-  return waiting;
+  return callers;
 }
 
 /** The C++ text of `unit` for NVPTX. `constants` gives values to function constants. */
@@ -70,7 +68,8 @@ export function ptxText(unit: Unit, constants: Record<number, string> = {}): str
   }
   const out = rewritten(unit, "SM_PTX", constants);
   out.push(`#include "entry_ptx.h"\n`);
-  const waiting = waitingFunctions(unit);
+  // Kernels may wait themselves, once they have asked for what no earlier dispatch writes, and let the next start later.
+  const waiting = callersOf(WAIT, unit), letting = callersOf(LET_START, unit);
   for (const k of unit.kernels) {
     const type = `decltype(&${callee(k)})`;
     const formal: string[] = [];
@@ -83,9 +82,8 @@ export function ptxText(unit: Unit, constants: Record<number, string> = {}): str
     });
     out.push(
       `extern "C" __attribute__((nvptx_kernel)) void ${ptxName(k.host)}(${formal.join(", ")}) ` +
-        `{ sm_let_next_start(); ${waiting.has(k.fn) ? "" : `${WAIT}(); `}${callee(k)}(${
-          actual.join(", ")
-        }); }\n`,
+        `{ ${letting.has(k.fn) ? "" : `${LET_START}(); `}${waiting.has(k.fn) ? "" : `${WAIT}(); `}` +
+        `${callee(k)}(${actual.join(", ")}); }\n`,
     );
   }
   return out.join("");

@@ -1,5 +1,5 @@
 /** How many kernels an op starts on a GPU. The rules are those of `dylib/gpu/lower_*.cpp`; tests compare the two. */
-import type { AttendOp, AttentionOp, ExpertDownOp, LinearOp, Op } from "./ops.ts";
+import type { AttendOp, AttentionOp, ExpertDownOp, ExpertGateUpOp, LinearOp, Op } from "./ops.ts";
 import type { GgufType } from "../checkpoint/gguf_types.ts";
 import type { RunShape } from "./cost.ts";
 import type { Tensor } from "./tensor.ts";
@@ -17,6 +17,12 @@ const PART_BYTES = 32 * 2 ** 20;
 
 /** Bytes that the products of prompt rows with their experts may take before they are summed; rows beyond that take turns. */
 const SUMMAND_BYTES = 64 * 2 ** 20;
+
+/** Slots of decode rows whose ids lanes hold, columns whose norm threads hold, and bytes of threadgroup memory for what is summed. */
+const EXPERT_SLOTS = 32;
+const HELD_COLUMNS = 3072;
+const SUMMED_BYTES = 31 * 2 ** 10;
+const BLOCK_CHUNKS = 16; // of a row, read at once
 
 /** Rows whose stream and norm a product on matrix units may make itself, and bytes that these may take of threadgroup memory. */
 const OWN_ROWS = 4;
@@ -63,11 +69,12 @@ export function dispatchesOf(op: Op, shape: RunShape, units?: MatrixUnits): numb
     case "route":
       return (rowsOf(op.y, shape) === 1 ? 1 : 2) + 1; // a linear in f32 for all rows, and the choice
     case "expert_gate_up":
-      return ofExperts(op.weights, decodes(shape));
+      return decodes(shape) && makesExpertInput(op) ? 1 : ofExperts(op.weights, decodes(shape));
     case "expert_linear":
       return ofExperts([op.weight], decodes(shape));
     case "expert_down":
-      return decodes(shape) ? 2 : 4 * turnsOf(op, rowsOf(op.y, shape));
+      if (decodes(shape)) return makesSummedInput(op) ? 1 : 2;
+      return 4 * turnsOf(op, rowsOf(op.y, shape));
     case "patch_attention":
       return 2; // heads, and their attention
     case "local_attention":
@@ -79,10 +86,30 @@ export function dispatchesOf(op: Op, shape: RunShape, units?: MatrixUnits): numb
   }
 }
 
+/** Whether the product of gate and up of decode rows makes its input itself. */
+function makesExpertInput({ x, preNorm, experts, weights }: ExpertGateUpOp): boolean {
+  const columns = x.shape[1] as number;
+  return partsOf(weights) === 1 && (experts.shape[1] as number) <= EXPERT_SLOTS &&
+    columns % 4 === 0 && columns <= HELD_COLUMNS && preNorm?.format.kind !== "f32";
+}
+
+/** Whether the sum of the products of decode rows has room for the input of all slots. */
+function makesSummedInput({ experts, weight }: ExpertDownOp): boolean {
+  const slots = experts.shape[1] as number;
+  const columns = chunkColumns(weight);
+  const blocks = Math.ceil(slots * Math.ceil((weight.shape[2] as number) / columns) / BLOCK_CHUNKS);
+  const sums = codesOf(weight).bits > 0 ? BLOCK_CHUNKS : 0;
+  return slots <= EXPERT_SLOTS && blocks * (columns * (BLOCK_CHUNKS + 1) + sums) * 4 <= SUMMED_BYTES;
+}
+
+/** Products that matrices take, one for each format. */
+function partsOf(weights: readonly Tensor[]): number {
+  return new Set(weights.map((w) => JSON.stringify([w.format, w.scales?.format]))).size;
+}
+
 /** The norm, for prompt rows the order of their experts, and a product for each format, up first. */
 function ofExperts(weights: readonly Tensor[], decode: boolean): number {
-  const formats = weights.map((w) => JSON.stringify([w.format, w.scales?.format]));
-  const parts = new Set(formats).size;
+  const parts = partsOf(weights);
   if (!decode) return 2 + parts;
   return parts + (parts === 1 ? 1 : new Set(weights.map(lanesInput)).size);
 }

@@ -43,6 +43,25 @@ Deno.test({
 
 Deno.test({
   name:
+    "kernels let the next one start before they wait, but for those whose follower reads without waiting what they wait for",
+  ignore,
+  async fn() {
+    let later = 0;
+    for (const [name, text] of await kernels()) {
+      const lets = [...text.matchAll(/griddepcontrol\.launch_dependents;/g)].map(({ index }) => index);
+      const waits = [...text.matchAll(/griddepcontrol\.wait;/g)].map(({ index }) => index);
+      assertEquals(lets.length, 1, name);
+      assert(waits.length > 0, `${name} does not wait`);
+      const afterwards = name.startsWith("expert_gated_");
+      assertEquals(waits[0] < lets[0], afterwards, name);
+      if (afterwards) later++;
+    }
+    assert(later > 20, `only ${later} kernels let the next one start when they have waited`);
+  },
+});
+
+Deno.test({
+  name:
     "quantised weights and cached codes are loaded 16 bytes at a time, and fast matrix products use the tensor cores",
   ignore,
   async fn() {

@@ -17,13 +17,13 @@ const affine4: WeightFormat = { kind: "affine", bits: 4, group: 64, scales: "bf1
 const affine8: WeightFormat = { kind: "affine", bits: 8, group: 32, scales: "f16" };
 const bf16: WeightFormat = { kind: "bf16" };
 
-Deno.test("products with chosen experts are two dispatches for decode rows, three or four for prompts, however many experts", async () => {
+Deno.test("products with chosen experts are one dispatch for decode rows, three or four for prompts, however many experts", async () => {
   using device = await openMetal(library.path);
   const small = { E: 5, K: 2, k: 64, n: 8 } as const;
   const table: [string, ExpertDescription, number][] = [
-    ["gate and up of one row", { op: "expert_gate_up", ...small, rows: 1, format: affine4 }, 2],
-    ["gate and up of eight rows", { op: "expert_gate_up", ...small, rows: 8, format: affine4 }, 2],
-    ["gate and up apart", { op: "expert_gate_up", ...small, rows: 8, format: [affine4, affine4] }, 2],
+    ["gate and up of one row", { op: "expert_gate_up", ...small, rows: 1, format: affine4 }, 1],
+    ["gate and up of eight rows", { op: "expert_gate_up", ...small, rows: 8, format: affine4 }, 1],
+    ["gate and up apart", { op: "expert_gate_up", ...small, rows: 8, format: [affine4, affine4] }, 1],
     ["gate and up of two formats", { op: "expert_gate_up", ...small, rows: 3, format: [affine4, bf16] }, 4],
     ["of a prompt", { op: "expert_gate_up", ...small, rows: 20, format: affine4 }, 3],
     ["of two formats for a prompt", {
@@ -32,9 +32,17 @@ Deno.test("products with chosen experts are two dispatches for decode rows, thre
       rows: 20,
       format: [affine4, bf16],
     }, 4],
-    ["both classes", { op: "expert_gate_up", ...small, rows: 20, format: affine4, decodeRows: 3 }, 5],
-    ["down of one row", { op: "expert_down", ...small, rows: 1, format: affine4 }, 2],
-    ["down of sixteen rows", { op: "expert_down", ...small, rows: 16, format: affine4 }, 2],
+    ["both classes", { op: "expert_gate_up", ...small, rows: 20, format: affine4, decodeRows: 3 }, 4],
+    ["down of one row", { op: "expert_down", ...small, rows: 1, format: affine4 }, 1],
+    ["down of sixteen rows", { op: "expert_down", ...small, rows: 16, format: affine4 }, 1],
+    ["gate and up of long rows", { op: "expert_gate_up", ...small, k: 3200, rows: 1, format: affine4 }, 2],
+    [
+      "gate and up for many slots",
+      { op: "expert_gate_up", ...small, E: 40, K: 33, rows: 1, format: affine4 },
+      2,
+    ],
+    ["down of long rows", { op: "expert_down", ...small, k: 5120, rows: 1, format: affine4 }, 2],
+    ["down of many slots", { op: "expert_down", ...small, E: 40, K: 33, rows: 1, format: affine4 }, 2],
     ["down of a prompt", { op: "expert_down", ...small, rows: 20, format: affine4 }, 4],
     ["a linear of one row", { op: "expert_linear", ...small, rows: 1, format: bf16 }, 2],
     ["a linear of a prompt", { op: "expert_linear", ...small, rows: 20, format: bf16, eachSlot: true }, 3],

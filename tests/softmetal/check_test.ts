@@ -124,6 +124,7 @@ Deno.test("the shim declares no names but Metal's and its own", () => {
       "end_async_copies",
       "wait_for_async_copies",
       "wait_for_earlier_dispatches",
+      "let_next_dispatch_start",
     ]
   ) {
     assert(new RegExp(`static inline \\w+ ${name}\\(`).test(common), `${name} is not in shaders/common.h`);

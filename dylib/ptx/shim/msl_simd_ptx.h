@@ -3,10 +3,10 @@
 namespace metal {
 // A kernel may start while the one before it ends. From the wait on, all that earlier ones wrote can be read.
 #ifdef SM_EARLY_START
-SM_INLINE void sm_let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+SM_INLINE void let_next_dispatch_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 SM_INLINE void wait_for_earlier_dispatches() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 #else
-SM_INLINE void sm_let_next_start() {}
+SM_INLINE void let_next_dispatch_start() {}
 SM_INLINE void wait_for_earlier_dispatches() {}
 #endif
 

@@ -212,6 +212,12 @@ export function expertCases(): TableCase[] {
     for (const k of [1, 3, 33, 700]) list.push({ ...small, k, rows: 5, format: bf16 });
     // the sizes of the published model, few experts
     list.push({ op, rows: 1, E: 12, K: 8, k: 704, n: 704, format: affine4 });
+    // rows and slots that decode kernels do not hold
+    for (const format of [bf16, affine4]) {
+      const long = op === "expert_down" ? 5120 : 3200;
+      for (const rows of [1, 3]) list.push({ op, rows, E: 3, K: 2, k: long, n: 7, format });
+      list.push({ op, rows: 2, E: 35, K: 33, k: 64, n: 7, format });
+    }
     // more pairs than a 16-bit number counts
     for (const rows of [32767, 32768, 32800, 40002]) {
       list.push({ op, rows, E: 3, K: 2, k: 4, n: 2, format: { kind: "f32" } });
