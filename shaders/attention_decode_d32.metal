@@ -1,5 +1,5 @@
 // attention_decode_d32.metal: decode attention with heads of 32.
-#include "attention_decode.h"
+#include "attention_spread.h"
 
 ATTENTION_DECODE(f32, float, 32)
 ATTENTION_SPLIT(f32, float, 32, 1)
@@ -9,3 +9,13 @@ ATTENTION_DECODE(f16, half, 32)
 ATTENTION_SPLIT(f16, half, 32, 1)
 ATTENTION_SPLIT(f16, half, 32, 2)
 ATTENTION_SPLIT(f16, half, 32, 4)
+ATTENTION_SPREAD(f32, float, 32, 1)
+ATTENTION_SPREAD(f32, float, 32, 2)
+ATTENTION_SPREAD_SPLIT(f32, float, 32, 1)
+ATTENTION_SPREAD_SPLIT(f32, float, 32, 2)
+ATTENTION_SPREAD_SPLIT(f32, float, 32, 4)
+ATTENTION_SPREAD(f16, half, 32, 1)
+ATTENTION_SPREAD(f16, half, 32, 2)
+ATTENTION_SPREAD_SPLIT(f16, half, 32, 1)
+ATTENTION_SPREAD_SPLIT(f16, half, 32, 2)
+ATTENTION_SPREAD_SPLIT(f16, half, 32, 4)

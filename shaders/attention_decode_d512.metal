@@ -1,5 +1,5 @@
 // attention_decode_d512.metal: decode attention with heads of 512.
-#include "attention_decode.h"
+#include "attention_spread.h"
 
 ATTENTION_DECODE(f32, float, 512)
 ATTENTION_SPLIT(f32, float, 512, 1)
@@ -8,3 +8,11 @@ ATTENTION_DECODE(f16, half, 512)
 ATTENTION_SPLIT(f16, half, 512, 1)
 ATTENTION_SPLIT(f16, half, 512, 2)
 ATTENTION_SPLIT(f16, half, 512, 4)
+ATTENTION_SPREAD(f32, float, 512, 1)
+ATTENTION_SPREAD_SPLIT(f32, float, 512, 1)
+ATTENTION_SPREAD_SPLIT(f32, float, 512, 2)
+ATTENTION_SPREAD(f16, half, 512, 1)
+ATTENTION_SPREAD(f16, half, 512, 2)
+ATTENTION_SPREAD_SPLIT(f16, half, 512, 1)
+ATTENTION_SPREAD_SPLIT(f16, half, 512, 2)
+ATTENTION_SPREAD_SPLIT(f16, half, 512, 4)

@@ -1,5 +1,5 @@
 // attention_decode_d64.metal: decode attention with heads of 64.
-#include "attention_decode.h"
+#include "attention_spread.h"
 
 ATTENTION_DECODE(f32, float, 64)
 ATTENTION_SPLIT(f32, float, 64, 1)
@@ -9,3 +9,13 @@ ATTENTION_DECODE(f16, half, 64)
 ATTENTION_SPLIT(f16, half, 64, 1)
 ATTENTION_SPLIT(f16, half, 64, 2)
 ATTENTION_SPLIT(f16, half, 64, 4)
+ATTENTION_SPREAD(f32, float, 64, 1)
+ATTENTION_SPREAD(f32, float, 64, 2)
+ATTENTION_SPREAD_SPLIT(f32, float, 64, 1)
+ATTENTION_SPREAD_SPLIT(f32, float, 64, 2)
+ATTENTION_SPREAD_SPLIT(f32, float, 64, 4)
+ATTENTION_SPREAD(f16, half, 64, 1)
+ATTENTION_SPREAD(f16, half, 64, 2)
+ATTENTION_SPREAD_SPLIT(f16, half, 64, 1)
+ATTENTION_SPREAD_SPLIT(f16, half, 64, 2)
+ATTENTION_SPREAD_SPLIT(f16, half, 64, 4)

@@ -137,6 +137,30 @@ static inline void turn_sincos(uint phase, thread float& sine, thread float& cos
   cosine = ((quarter + 1) & 2) != 0 ? -(odd ? s : c) : odd ? s : c;
 }
 
+// Sines and cosines of this lane's pairs at `position`, and the pairs below rotated_pairs turned by them.
+template <int D>
+static inline void head_angles(
+    constant AttentionParams& p, uint position, uint lane, thread float* sines, thread float* cosines) {
+  ulong turns[PAIRS(D)];
+  head_turns<D>(p, lane, turns);
+  #pragma clang loop unroll(full)
+  for (uint m = 0; m < PAIRS(D); m++) {
+    turn_sincos(uint(turns[m] * position >> 32), sines[m], cosines[m]);  // whole turns overflow away
+  }
+}
+template <int D>
+static inline void head_turn(
+    thread const float* sines, thread const float* cosines, uint rotated_pairs, uint lane, thread float* low, thread float* high) {
+  #pragma clang loop unroll(full)
+  for (uint m = 0; m < PAIRS(D); m++) {
+    if (lane + 32 * m < rotated_pairs) {
+      const float x = low[m];
+      low[m] = fma(x, cosines[m], -high[m] * sines[m]);
+      high[m] = fma(high[m], cosines[m], x * sines[m]);
+    }
+  }
+}
+
 // Turns each pair below rotated_pairs by its angle at `position`.
 template <int D>
 static inline void head_rotate(
@@ -279,6 +303,11 @@ static inline uint part_keys(uint position) {
   return (blocks + kMostSplits - 1) / kMostSplits * kBlockTokens;
 }
 
+// The same of attention_spread: of eight parts up to 2,048 keys, in multiples of `least`, and of 256 beyond. The later parts may be empty.
+static inline uint spread_keys(uint position, uint least) {
+  return position < 2048 ? (position / (8 * least) + 1) * least : part_keys(position);
+}
+
 // Elements before a head's 32 keys in page `page`; V's keys follow at plane + 1.
 template <typename T, int D>
 static inline ulong page_offset(constant AttentionParams& p, uint page, uint plane, uint kv_head) {
@@ -324,6 +353,20 @@ static inline void load_raw(device const char* from, thread Run<char, 8>& to) {
 }
 static inline void load_raw(device const char* from, thread Run<char, 16>& to) {
   to.bits = *(device const uint4*)from;
+}
+
+static inline void load_raw_shared(threadgroup const half* from, thread Run<half, 8>& to) {
+  to.bits = *(threadgroup const uint4*)from;
+}
+static inline void load_raw_shared(threadgroup const float* from, thread Run<float, 8>& to) {
+  to.low = *(threadgroup const float4*)from;
+  to.high = *(threadgroup const float4*)(from + 4);
+}
+static inline void load_raw_shared(threadgroup const char* from, thread Run<char, 8>& to) {
+  to.bits = *(threadgroup const uint2*)from;
+}
+static inline void load_raw_shared(threadgroup const char* from, thread Run<char, 16>& to) {
+  to.bits = *(threadgroup const uint4*)from;
 }
 
 // Four codes as float: each goes into the mantissa of 2^23 as code + 128, which is then subtracted. Exact, and cheaper than a

@@ -5,7 +5,8 @@
 enum AttentionParamFlags : uint32_t {
   kOwnKey = 1,         // the row's own k and v come from qkv; otherwise its pages hold them already
   kStoreOwnKey = 2,    // and this dispatch writes them to the pages
-  kNormaliseValue = 4  // v is normalised without weight
+  kNormaliseValue = 4, // v is normalised without weight
+  kKeysAreThere = 8    // keys before the row's own were written by earlier runs
 };
 
 enum BlockRule : uint32_t { kCausalRows = 0, kWindowOfBlock = 1, kWholeBlock = 2 };
@@ -17,6 +18,9 @@ enum : uint32_t {
   kMostSplits = 64,     // parts of one row's context
   kReduceThreads = 128  // of a threadgroup of attention_reduce: a dimension each
 };
+
+// Keys that a simdgroup of attention_spread takes at once.
+#define GROUP_KEYS(D) ((D) == 512 ? 4 : 8)
 
 // Dimensions of a value that one threadgroup of decode attention adds up; the other slices are other threadgroups.
 #define VALUE_SLICE(D) ((D) == 512 ? 256 : (D) == 256 ? 128 : (D))
@@ -37,6 +41,7 @@ struct AttentionParams {
   uint32_t flags;               // AttentionParamFlags
   uint32_t q_norm, k_norm;      // formats of the weights, or kNoNorm
   uint32_t splits;              // parts that the longest row of the dispatch has
+  uint32_t ring;                // attention_spread: places of a window's keys, each of which has one, a power of two; 0: keys go in parts
   uint32_t rotated_pairs;
   uint32_t position_offset;     // added to positions by the rotation alone
   uint32_t block_rule;          // BlockRule: what prefill rows of a block see
@@ -54,6 +59,7 @@ struct AttentionReduceParams {
   uint32_t heads, head_dim;
   uint32_t first_row, gathered, window, splits;
   uint32_t position_word, out_row_word;
+  uint32_t least;  // of attention_spread: keys that its simdgroups take at once; 0: parts are of attention_split
   float score_scale;
 };
 

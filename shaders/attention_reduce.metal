@@ -18,7 +18,7 @@ constant constexpr uint kParts = 8;  // loads that are under way at once
   const uint i = group.y;
   const uint row = r.gathered ? input[r.out_row_word + r.first_row + i] : r.first_row + i;
   const uint position = input[r.position_word + row];
-  const uint keys = part_keys(position);
+  const uint keys = r.least != 0 ? spread_keys(position, r.least) : part_keys(position);
   const uint begin = r.window == 0 || position < r.window ? 0 : (position - r.window + 1) / keys;
   const uint count = position / keys + 1 - begin;
   const uint slices = (r.head_dim + kReduceThreads - 1) / kReduceThreads;

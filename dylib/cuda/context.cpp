@@ -66,6 +66,7 @@ Context::Context(int wanted, bool wants_early_start) : ordinal(wanted) {
   l2_bytes = static_cast<uint32_t>(attribute(ordinal, kL2CacheBytes));
   limits.family = "cuda";
   limits.cores = multiprocessors;
+  limits.clusters = major >= 9;
   limits.max_threads = static_cast<uint32_t>(attribute(ordinal, kMaxThreadsPerBlock));
   limits.threadgroup_bytes = static_cast<uint32_t>(attribute(ordinal, kMaxSharedPerBlock));
   limits.most_threadgroup_bytes = static_cast<uint32_t>(attribute(ordinal, kMostSharedPerBlock));

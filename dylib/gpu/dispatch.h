@@ -51,6 +51,7 @@ struct Limits {
   uint32_t most_threadgroup_bytes = 32 * 1024;
   std::string family;                     // "apple7" … "apple10", "cuda"; variant tables are keyed by it
   uint32_t cores = 0;                     // GPU cores (CUDA: multiprocessors), 0 where the system does not say
+  bool clusters = false;                  // eight threadgroups may begin together and write into each other's memory
   bool matrix_units = false;              // decode rows take them in fast mode where a weight's format allows
 };
 

@@ -2,6 +2,8 @@
 //
 //   decode, sliding   attention_decode                      with own keys: cache write included
 //   decode, full      attention_split, attention_reduce
+//   either of them    attention_spread                      on GPUs with clusters, up to 2,048 keys or in a window;
+//                     attention_spread_split, attention_reduce beyond
 //   prefill           kv_write (where the op owns K and V), attention_prefill
 //
 // Decode rows of one sequence in one pass (a speculative verify) read each other's keys, so kv_write goes first there too.
@@ -24,6 +26,8 @@ constexpr uint64_t kPartBytes = 32 << 20;
 
 constexpr uint32_t kWideThreads = 512;            // of attention_decode on CUDA
 constexpr uint32_t kThreads = 256, kKvTasks = 8;  // kv_write: one simdgroup for each vector
+constexpr uint32_t kClusterGroups = 8, kSpreadSimdgroups = 8;  // of attention_spread
+constexpr uint32_t kSpreadBlocks = 8;             // of 256 keys: contexts up to here have eight parts, see spread_keys in attention_head.h
 constexpr uint32_t kTileRows = 16;                // of attention_prefill
 constexpr uint32_t kLoadBytes = 16;               // of the kernels' widest load of a page
 
@@ -154,6 +158,32 @@ void bind_decode(Launch &launch, const Attention &a, const AttentionParams &p) {
   launch.reads_input(4);
 }
 
+// Whether a row's keys are spread over the threadgroups of a cluster: one row takes less time that way. Sixteen take more, so not
+// where matrix units were asked for, which are for many rows.
+bool spreads(const Emitter &e) { return e.limits.clusters && !e.limits.matrix_units; }
+
+bool walked(const Attention &a) { return a.window != 0 && a.window <= kWalkedWindow; }
+
+// Keys that the simdgroups of a threadgroup of attention_spread take at once.
+uint32_t spread_keys(const Attention &a) { return kSpreadSimdgroups * GROUP_KEYS(a.head_dim); }
+
+// Eight threadgroups for each head, or for two of a KV head where each core has one without that. The result is the same bit for bit.
+void spread(Emitter &e, const Attention &a, AttentionParams p) {
+  if (walked(a)) {
+    for (p.ring = kClusterGroups * spread_keys(a); p.ring < a.window;) p.ring *= 2;
+  }
+  const bool pairs = a.heads / a.kv_heads % 2 == 0 && !(a.head_dim == 512 && a.format == "f32");
+  const uint32_t together = pairs && uint64_t{a.heads} * kClusterGroups * p.rows > e.limits.cores ? 2 : 1;
+  Launch launch(family("attention_decode", a), kernel_name("attention_spread", a) + "_h" + std::to_string(together));
+  bind_decode(launch, a, p);
+  launch.writes_rows(5, *a.y, p.first_row, p.rows)
+      .absent(6)
+      .params(7, p)
+      .groups(a.heads / together * kClusterGroups, p.rows)
+      .threads(kThreads);
+  e.emit(launch);
+}
+
 // Threadgroups that share the work of a head, or of heads together.
 uint32_t slices(const Attention &a) { return a.head_dim / VALUE_SLICE(a.head_dim); }
 
@@ -173,6 +203,15 @@ void walk(Emitter &e, const Attention &a, const AttentionParams &p) {
 // there are cores to spare each head has a threadgroup of its own. The result is the same bit for bit. The largest heads come
 // in twos at most where the pages are f32, for the registers.
 uint32_t heads_together(const Emitter &e, const Attention &a, const AttentionParams &p) {
+  if (spreads(e)) {
+    uint32_t together = 1;
+    const uint32_t most = a.head_dim == 512 && a.format == "f32" ? 2 : 4;
+    while (together < most && a.heads / a.kv_heads % (2 * together) == 0 &&
+           uint64_t{a.heads} / together * p.rows * p.splits > e.limits.cores) {
+      together *= 2;
+    }
+    return together;
+  }
   if (uint64_t{a.heads} * slices(a) * p.rows * p.splits <= e.limits.cores) return 1;
   const uint32_t ratio = a.heads / a.kv_heads;
   const bool many = a.head_dim == 512 && a.format == "f32";
@@ -189,17 +228,20 @@ void split(Emitter &e, const Attention &a, AttentionParams p) {
     p.rows = std::min(turn, end - p.first_row);
     const uint64_t part_bytes = p.rows * row_parts * a.head_dim * 4, stat_bytes = p.rows * row_parts * 8;
     const uint64_t parts = e.scratch(part_bytes), stats = e.scratch(stat_bytes);
-    Launch launch(family("attention_decode", a), kernel_name("attention_split", a) + "_h" + std::to_string(together));
+    const bool spread = spreads(e);
+    Launch launch(family("attention_decode", a),
+                  kernel_name(spread ? "attention_spread_split" : "attention_split", a) + "_h" + std::to_string(together));
     bind_decode(launch, a, p);
     launch.writes_scratch(5, parts, part_bytes)
         .writes_scratch(6, stats, stat_bytes)
         .params(7, p)
-        .groups(a.heads / together * slices(a), p.rows, p.splits)
+        .groups(a.heads / together * (spread ? 1 : slices(a)), p.rows, p.splits)
         .threads(kThreads);
     e.emit(launch);
 
     const AttentionReduceParams reduce_params{a.heads,  a.head_dim, p.first_row,     p.gathered,     a.window,
-                                              p.splits, p.position_word, p.out_row_word, p.score_scale};
+                                              p.splits, p.position_word, p.out_row_word, spread ? spread_keys(a) : 0,
+                                              p.score_scale};
     Launch reduce("attention_reduce", "attention_reduce");
     reduce.reads_scratch(0, parts, part_bytes)
         .reads_scratch(1, stats, stat_bytes)
@@ -220,7 +262,11 @@ void decode(Emitter &e, const Attention &a, uint32_t first, uint32_t rows) {
   } else if (a.owns) {
     p.flags |= kOwnKey | kStoreOwnKey;
   }
-  if (a.window != 0 && a.window <= kWalkedWindow) {
+  // A drafter may read what the pass before it wrote in the same run.
+  if (!e.shape.verifies && a.k != nullptr) p.flags |= kKeysAreThere;
+  if (spreads(e) && (walked(a) || e.shape.context_blocks <= kSpreadBlocks)) {
+    spread(e, a, p);
+  } else if (walked(a)) {
     walk(e, a, p);
   } else {
     split(e, a, p);

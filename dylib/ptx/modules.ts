@@ -14,10 +14,15 @@ export function kernelTexts(module: PtxModule): Map<string, string> {
     const used = usedBy(body, declarations);
     // Registers are given out by it. Clang knows the attribute for it in CUDA sources only. Of large threadgroups the
     // assembler would keep room for two on a core, and spill.
-    const bounds = kernel.maxThreads === 0
-      ? ""
-      : `.maxntid ${kernel.maxThreads}, 1, 1\n${kernel.maxThreads > 256 ? ".minnctapersm 1\n" : ""}`;
-    const bounded = body.replace(/^\{$/m, `${bounds}{`);
+    const told = (what: string) => new RegExp(`// threadgroups of a ${what}: (\\d+)`).exec(body)?.[1];
+    const resident = told("core") ?? (kernel.maxThreads > 256 ? "1" : undefined);
+    const cluster = told("cluster");
+    const bounds = [
+      ...(kernel.maxThreads === 0 ? [] : [`.maxntid ${kernel.maxThreads}, 1, 1`]),
+      ...(resident === undefined ? [] : [`.minnctapersm ${resident}`]),
+      ...(cluster === undefined ? [] : [`.explicitcluster`, `.reqnctapercluster ${cluster}, 1, 1`]),
+    ];
+    const bounded = body.replace(/^\{$/m, [...bounds, "{"].join("\n"));
     return [kernel.host, [firstLine(kernel, body), head, ...used, bounded].join("\n") + "\n"];
   }));
 }

@@ -21,10 +21,10 @@ export interface OpCost {
 
 /**
  * Cost of an op. Pages and activations count once however often a kernel touches them. `units`: where decode rows take
- * matrix units.
+ * matrix units. `clusters`: where threadgroups may send each other values.
  */
-export function costOf(op: Op, shape: RunShape, units?: MatrixUnits): OpCost {
-  return { dispatches: dispatchesOf(op, shape, units), ...amounts(op, shape) };
+export function costOf(op: Op, shape: RunShape, units?: MatrixUnits, clusters?: boolean): OpCost {
+  return { dispatches: dispatchesOf(op, shape, units, clusters), ...amounts(op, shape) };
 }
 
 function amounts(op: Op, shape: RunShape): Omit<OpCost, "dispatches"> {

@@ -12,6 +12,8 @@ const WALKED_WINDOW = 2048;
 /** Full attention of decode rows goes in parts of whole blocks of keys, at most so many. */
 const BLOCK_KEYS = 256;
 const MOST_PARTS = 64;
+/** Contexts of so many blocks or fewer are one dispatch where threadgroups may send each other values. */
+const SPREAD_BLOCKS = 8;
 /** Bytes that the results of parts may take; rows beyond that take turns. */
 const PART_BYTES = 32 * 2 ** 20;
 
@@ -50,15 +52,16 @@ export interface MatrixUnits {
 
 /**
  * Kernels that one op starts. All rows are of one sequence and of one class, decode up to `DECODE_ROWS` rows. `units`: where
- * decode rows take matrix units.
+ * decode rows take matrix units. `clusters`: where threadgroups may send each other values, of which attention makes use without
+ * `units`.
  */
-export function dispatchesOf(op: Op, shape: RunShape, units?: MatrixUnits): number {
+export function dispatchesOf(op: Op, shape: RunShape, units?: MatrixUnits, clusters = false): number {
   switch (op.kind) {
     case "linear":
       return ofLinear(op, rowsOf(op.y, shape), decodes(shape), units);
     case "attention":
     case "attend":
-      return ofAttention(op, rowsOf(op.y, shape), shape);
+      return ofAttention(op, rowsOf(op.y, shape), shape, clusters && units === undefined);
     case "candidates": {
       const rounds = Math.ceil(rowsOf(op.ids, shape) / CANDIDATES_ROWS);
       let perRound = 2; // the lists of chunks, and the last of them
@@ -272,12 +275,13 @@ function chunkColumns(tensor: Tensor): number {
   return tensor.format.kind === "f32" ? 4 : 8;
 }
 
-function ofAttention(op: AttentionOp | AttendOp, rows: number, shape: RunShape): number {
+function ofAttention(op: AttentionOp | AttendOp, rows: number, shape: RunShape, spreads: boolean): number {
   const owns = op.kind === "attention" && op.ownsKv;
   if (!decodes(shape)) return owns ? 2 : 1;
   const written = owns && shape.rows > 1 ? 1 : 0; // so that rows of one sequence see each other
   if (op.window !== null && op.window <= WALKED_WINDOW) return written + 1;
   const blocks = Math.ceil((shape.context + shape.rows) / BLOCK_KEYS);
+  if (spreads && blocks <= SPREAD_BLOCKS) return written + 1;
   const bytes = op.heads * Math.min(Math.max(blocks, 1), MOST_PARTS) * (op.headDim + 2) * 4;
   const turn = Math.max(Math.floor(PART_BYTES / bytes), 1);
   return written + 2 * Math.ceil(rows / turn); // parts, and their sum

@@ -121,7 +121,7 @@ export function explainPlan(
   const { plan, tensors } = unplacedPlan(config, weights, { variant, rows, kvFormat });
   const shape = { rows, outRows: variant === "decode" ? rows : 1, context };
   const ops = plan.ops.map((op): ExplainedOp => {
-    const cost = costOf(op, shape, units);
+    const cost = costOf(op, shape, units, machine.clusters);
     const outputs = variant === "decode" || yOf(op).shape[0] === "out_rows";
     return {
       op: op.kind,
@@ -219,6 +219,7 @@ function ownMachine(machine: Machine): Machine {
   for (const key of ["dispatch", "forward"] as const) number(key, machine[key], 0, 1e9);
   integer("threadgroupBytes", machine.threadgroupBytes, 0, 2 ** 31);
   flag("copiesCodes", machine.copiesCodes);
+  flag("clusters", machine.clusters);
   integer("cores", machine.cores, 1, 1e6);
   return machine;
 }

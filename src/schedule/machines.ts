@@ -17,6 +17,8 @@ export interface Machine {
    * The kernels of matrix units copy codes into threadgroup memory ahead of their use, as those built as PTX do. Default false
    */
   copiesCodes?: boolean;
+  /** Threadgroups may begin together and send each other values (a cluster), which attention makes use of. Default false */
+  clusters?: boolean;
   /** Cores over which these kernels are dealt out: multiprocessors. Default 128 */
   cores?: number;
 }
@@ -34,6 +36,7 @@ export const MACHINE_FIELDS: readonly (keyof Machine)[] = [
   "forward",
   "threadgroupBytes",
   "copiesCodes",
+  "clusters",
   "cores",
 ];
 
@@ -101,6 +104,7 @@ export const MACHINES: readonly Machine[] = [
     forward: 20e-6,
     threadgroupBytes: 227 * 2 ** 10,
     copiesCodes: true,
+    clusters: true,
     cores: 132,
   },
   { name: "cpu", bandwidth: 20e9, flops: 0.15e12, dispatch: 2e-6 }, // two cores of a server

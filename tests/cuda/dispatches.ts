@@ -1,6 +1,7 @@
 /** The dispatches that `explain` counts for an H200 beside those that the lowering makes for its limits. */
 import { assert, assertEquals } from "@std/assert";
 import type { Device } from "../../ffi/device.ts";
+import { attentionProblem } from "../../src/conformance/cases/attention.ts";
 import { type LinearDescription, linearProblem } from "../../src/conformance/cases/linear.ts";
 import type { WeightFormat } from "../../src/conformance/problem.ts";
 import { dispatchesOf } from "../../src/schedule/dispatches.ts";
@@ -44,4 +45,39 @@ export async function checkDispatches(device: Device): Promise<void> {
     }
   }
   assert(kept > 20 && made > 20, `${kept} and ${made}`);
+}
+
+/** Compares them for attention of decode rows, whose keys are spread over clusters without matrix units. */
+export async function checkAttention(device: Device, matrixUnits: boolean): Promise<void> {
+  const { clusters, threadgroupBytes, copiesCodes } = machineNamed("H200")!;
+  const units = matrixUnits
+    ? {
+      threadgroupBytes: threadgroupBytes!,
+      copiesCodes: copiesCodes!,
+      cores: device.info().multiprocessors!,
+    }
+    : undefined;
+  const counts: number[] = [];
+  for (const window of [undefined, 512]) {
+    // Eight blocks of 256 keys, and one key more.
+    for (const history of [0, 300, 2047, 2048]) {
+      for (const rows of [1, 3]) {
+        const sequences = [{ history: history + 1 - rows, rows, decode: true }];
+        if (history + 1 < rows) continue;
+        const problem = attentionProblem(
+          { op: "attention", heads: 4, kvHeads: 2, headDim: 64, kv: "f16", window, sequences },
+          5,
+          false,
+        );
+        const shape = { rows, outRows: rows, context: history + 1 - rows };
+        const expected = dispatchesOf(problem.plan.ops[0], shape, units, clusters);
+        const what = `${rows} rows behind ${shape.context} keys, window ${window}`;
+        assertEquals(await dispatches(device, problem), expected, what);
+        counts.push(expected);
+      }
+    }
+  }
+  // One row: full layers up to 2,048 keys and beyond, then windows. Three rows, which see each other, write their keys first.
+  const full = matrixUnits ? [2, 2, 3, 2, 3, 2, 3] : [1, 1, 2, 1, 2, 2, 3];
+  assertEquals(counts, [...full, 1, 1, 2, 1, 2, 1, 2]);
 }

@@ -9,7 +9,7 @@ import type { Op } from "../../src/schedule/ops.ts";
 import type { Plan } from "../../src/schedule/plan.ts";
 import type { Tensor } from "../../src/schedule/tensor.ts";
 import { withEnvironment } from "../support/environment.ts";
-import { checkDispatches } from "./dispatches.ts";
+import { checkAttention, checkDispatches } from "./dispatches.ts";
 import { FakeDriver, noPtx } from "./fake.ts";
 
 Deno.test("without an NVIDIA driver the cuda device says so and names what is missing", async () => {
@@ -426,4 +426,11 @@ test("calls from several threads at once each have the context", async () => {
 test("explain counts the dispatches of decode rows on an H200's matrix units as the library makes them", async () => {
   using device = await fake.open({ matrixUnits: true });
   await checkDispatches(device);
+});
+
+test("explain counts the dispatches of attention on an H200 as the library makes them", async () => {
+  for (const matrixUnits of [false, true]) {
+    using device = await fake.open({ matrixUnits });
+    await checkAttention(device, matrixUnits);
+  }
 });

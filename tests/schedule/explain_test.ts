@@ -133,6 +133,7 @@ Deno.test("figures of one's own that say nothing, or have a name that no figure 
     { bandwidthShare: 75 },
     { threadgroupBytes: 1.5 },
     { copiesCodes: 1 },
+    { clusters: "yes" },
     { cores: 0 },
   ];
   for (const change of wrong) {
@@ -144,7 +145,15 @@ Deno.test("figures of one's own that say nothing, or have a name that no figure 
     UnknownOption,
     "bandwith",
   );
-  const full = { ...own, matrixShare: 1, forward: 0, threadgroupBytes: 65_536, copiesCodes: true, cores: 10 };
+  const full = {
+    ...own,
+    matrixShare: 1,
+    forward: 0,
+    threadgroupBytes: 65_536,
+    copiesCodes: true,
+    clusters: true,
+    cores: 10,
+  };
   assertEquals(explainPlan(E4B, { device: full, matrixUnits: true }).device, full);
 });
 

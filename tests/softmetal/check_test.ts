@@ -130,6 +130,20 @@ Deno.test("the shim declares no names but Metal's and its own", () => {
     assert(new RegExp(`static inline \\w+ ${name}\\(`).test(common), `${name} is not in shaders/common.h`);
     allowed.add(name);
   }
+  // And those of kernels that are for CUDA alone.
+  const spread = Deno.readTextFileSync(here("../../shaders/attention_spread.h"));
+  for (
+    const name of [
+      "resident_threadgroups",
+      "cluster_begin",
+      "cluster_wait",
+      "cluster_send",
+      "cluster_receive",
+    ]
+  ) {
+    assert(spread.includes(name), name);
+    allowed.add(name);
+  }
   const found = new Set<string>();
   for (
     const file of [

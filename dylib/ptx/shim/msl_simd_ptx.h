@@ -10,6 +10,52 @@ SM_INLINE void let_next_dispatch_start() {}
 SM_INLINE void wait_for_earlier_dispatches() {}
 #endif
 
+// Of shaders/attention_spread.h alone, which is for CUDA. modules.ts looks for the comments.
+// Registers are given out so that a core holds N threadgroups of this kernel.
+template <uint N> SM_INLINE void resident_threadgroups() { asm volatile("// threadgroups of a core: %0" : : "n"(N)); }
+
+// Threadgroups of a cluster, eight along x, begin together and send each other values: each says how many bytes it will get
+// (cluster_begin), waits until all have begun before it sends (cluster_wait), and for what it gets before it reads (cluster_receive).
+// What is sent counts its bytes at a barrier of the one that gets it: a barrier of them all would first wait until everything
+// that they wrote is seen by the whole GPU.
+#ifdef SM_EARLY_START
+SM_INLINE void cluster_begin(SM_THREADGROUP ulong* bell, uint bytes, uint tid) {
+  const uint at = (uint)(unsigned long)bell;
+  if (tid == 0) {
+    asm volatile(
+        "mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+        "fence.mbarrier_init.release.cluster;\n\t"
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(at), "r"(bytes) : "memory");
+  }
+  __nvvm_bar_warp_sync(~0u);
+  asm volatile("// threadgroups of a cluster: 8\n\tbarrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+SM_INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+SM_INLINE uint sm_of_cluster(uint at, uint rank) {
+  uint there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  return there;
+}
+SM_INLINE void cluster_send(SM_THREADGROUP float4* to, uint rank, float4 v, SM_THREADGROUP ulong* bell) {
+  const uint there = sm_of_cluster((uint)(unsigned long)to, rank), rung = sm_of_cluster((uint)(unsigned long)bell, rank);
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+               : : "r"(there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(rung) : "memory");
+}
+SM_INLINE void cluster_receive(SM_THREADGROUP ulong* bell) {
+  const uint at = (uint)(unsigned long)bell;
+  uint done = 0;
+  while (done == 0) {
+    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done) : "r"(at) : "memory");
+  }
+}
+#else
+SM_INLINE void cluster_begin(SM_THREADGROUP ulong*, uint, uint) {}
+SM_INLINE void cluster_wait() {}
+SM_INLINE void cluster_send(SM_THREADGROUP float4* to, uint, float4 v, SM_THREADGROUP ulong*) { *to = v; }
+SM_INLINE void cluster_receive(SM_THREADGROUP ulong*) {}
+#endif
+
 // Copies past the registers (shaders/common.h).
 template <uint BYTES> SM_INLINE void async_copy(SM_THREADGROUP uchar* to, const SM_DEVICE uchar* from) {
   const uint at = (uint)(unsigned long)to;
