@@ -202,6 +202,12 @@ void check_cancelled(const Pass &pass) {
   if (pass.cancelled) fail(MB_CANCELLED, "the run was cancelled");
 }
 
+// Empties a function at the end of its scope.
+struct Cleared {
+  std::function<void()> &function;
+  ~Cleared() { function = nullptr; }
+};
+
 // Runs once. `room(bytes)` gives the bytes that the selected outputs go to, one after another. `before`: the run before this one, if
 // its end is still to be told: waking the caller takes the device's time, so a run that can tells it once its ops are under way.
 template <class Room>
@@ -221,6 +227,7 @@ RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_byt
   if (!lock) lock.lock();
   check_cancelled(running);
   if (before) running.once_begun = [before] { before->end(); };
+  const Cleared cleared{running.once_begun};
   RunStatistics statistics = running.run(checked);
   for (size_t i = 0; i < plan.outputs.size(); i++) {
     const Tensor &from = *plan.outputs[i];
@@ -261,7 +268,6 @@ void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun>
         return run->output.data();
       }, before);
     });
-    shared->pass->once_begun = nullptr;
     if (before) before->end();
     std::shared_ptr<StartedRun> next;
     {

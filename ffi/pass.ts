@@ -63,7 +63,7 @@ export interface RunOptions {
   foreseen?: "look" | "block";
   /**
    * Makes the run that will most likely come after a foreseen one, once that has begun. It begins when that ends; `run` takes it over when it is given the very
-   * same input, and ends it otherwise, as `drop` does. Until one of them is called it may write what it writes.
+   * same input, and ends it otherwise, as `drop` does. Until one of them is called it may write what it writes, but no outputs on a CPU.
    */
   following?: () => FollowingRun | undefined;
 }
