@@ -564,15 +564,16 @@ int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input_bytes, ch
     if (input_bytes > (1ull << 32)) fail(MB_INVALID_INPUT, "%llu bytes are no input block", ull(input_bytes));
     const std::lock_guard<std::mutex> lock(shared->mutex);
     if (shared->started) fail(MB_INVALID_ARGUMENT, "another run of this pass was started and not finished");
-    if (shared->ahead && !shared->drops && shared->ahead->input_bytes == input_bytes &&
-        memcmp(shared->ahead->input.data(), input, input_bytes) == 0) {
+    const bool is_ahead = shared->ahead && !shared->drops;
+    const bool is_same = is_ahead && shared->ahead->input_bytes == input_bytes &&
+                         memcmp(shared->ahead->input.data(), input, input_bytes) == 0;
+    if (is_same && shared->pass->let_go()) {
       shared->started = std::move(shared->ahead);
       shared->ahead.reset();
-      shared->pass->let_go();
       return;
     }
     auto run = copy_of(input, input_bytes);
-    run->is_instead = shared->ahead && !shared->drops;
+    run->is_instead = is_ahead && !is_same;
     shared->drop_ahead();
     shared->owner->runner().give([run, shared]() mutable { run_started(std::move(shared), std::move(run)); });
     shared->started = std::move(run);

@@ -2,6 +2,7 @@
 // (cpu/, metal/, cuda/) implements Device and Pass.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -149,15 +150,19 @@ class Pass {
   bool tells_when_begun = false;
 
   // A run that began ahead, until it is asked for or cancelled: a device whose memory the host reads waits before the first op that
-  // may write outputs, as those of the run before are still read. Others do not, and let nobody read beyond what is copied out.
+  // may write outputs, as those of the run before are still read. Others do not, and let nobody read beyond what is copied out. It
+  // has the device meanwhile, so it gives up before long: whoever should ask for it may be waiting for another run.
   void hold() {
     const std::lock_guard<std::mutex> lock(hold_mutex_);
     held_ = true;
+    gave_up_ = false;
   }
-  void let_go() {
+  // Whether it goes on, or has not got that far; false if it gave up.
+  bool let_go() {
     const std::lock_guard<std::mutex> lock(hold_mutex_);
     held_ = false;
     let_go_.notify_all();
+    return !gave_up_;
   }
 
  protected:
@@ -165,16 +170,19 @@ class Pass {
     if (once_begun) once_begun();
     once_begun = nullptr;
   }
+  // Throws MB_CANCELLED where it gives up.
   void wait_while_held() {
     note_begun();
     std::unique_lock<std::mutex> lock(hold_mutex_);
-    let_go_.wait(lock, [&] { return !held_; });
+    if (let_go_.wait_for(lock, std::chrono::milliseconds(100), [&] { return !held_; })) return;
+    gave_up_ = true;
+    fail(MB_CANCELLED, "Nobody asked for the run.");
   }
 
  private:
   std::mutex hold_mutex_;
   std::condition_variable let_go_;
-  bool held_ = false;
+  bool held_ = false, gave_up_ = false;
 };
 
 class Device {

@@ -138,6 +138,20 @@ Deno.test("a run with any other input ends the one that has begun, and gives its
   for (const object of [pass, other, device]) object.close();
 });
 
+Deno.test("a run that nobody asks for does not keep the device from others", async () => {
+  const { device, pass, other, held, run } = await opened();
+  const first = await held(() => run(blockOf(1, 40), following(GREEDY, 40)));
+  const token = drawn(first.output, GREEDY, 41);
+  const output = new Uint8Array(BYTES);
+  await other.run(blockOf(1, 40), output);
+  assertEquals(output, first.output);
+  const late = await run(blockOf(token, 41));
+  assertEquals(late.instead, false);
+  pass.runSync(blockOf(token, 41), output);
+  assertEquals(late.output, output);
+  for (const object of [pass, other, device]) object.close();
+});
+
 Deno.test("nothing follows a run that fails, is cancelled or gives no candidates, and closing ends what has begun", async () => {
   const { device, pass, other, held, run } = await opened();
   const token = drawn((await run(blockOf(1, 40))).output, GREEDY, 41);
