@@ -181,6 +181,14 @@ Deno.test("no merge and no single character makes a control token", () => {
   assertEquals(tokenizer.encode("<t>!", { special: true }), control.map((token) => token.id));
 });
 
+Deno.test("only ids of control tokens are control tokens: no fractions, negative numbers or what lies beyond", () => {
+  const tokens = [..."abcdefgh", "<x>"];
+  const added = [{ id: 8, text: "<x>", control: true, normalized: false }];
+  const tokenizer = new Tokenizer({ ...vocabularyOf([..."abcdefgh"], []), tokens, added });
+  const ids = [0, 7, 8, 8.5, 9, 16, -1, -8, 2 ** 32 + 8, NaN, Infinity];
+  assertEquals(ids.filter((id) => tokenizer.isControl(id)), [8]);
+});
+
 Deno.test("unknown characters become the unknown token, fused when the file says so", () => {
   const start = ["<unk>", "a"];
   const separate = new Tokenizer(vocabularyOf(start, [["a", "a"]], { unknown: 0 }));
