@@ -1,17 +1,13 @@
 // abi.cpp: the functions of markbase.h. Each checks its arguments, calls the device, and lets no exception out.
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstring>
-#include <mutex>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
 
-#include "guess.h"
-#include "runner.h"
+#include "shared_pass.h"
 #include "status.h"
 
 using namespace mb;
@@ -21,92 +17,6 @@ namespace {
 constexpr uint64_t kDeviceMagic = 0x6d62646576696365;  // "mbdevice"
 constexpr uint64_t kBufferMagic = 0x6d62627566666572;  // "mbbuffer"
 constexpr uint64_t kPassMagic = 0x6d62706173735f5f;    // "mbpass__"
-
-// A device and what its users share: it lives as long as any handle, buffer or pass of it.
-struct SharedDevice {
-  std::shared_ptr<Device> device;
-  std::mutex run;  // held by the one run under way
-
-  Runner &runner() {
-    const std::lock_guard<std::mutex> lock(runner_mutex_);
-    if (!runner_) runner_ = std::make_unique<Runner>();
-    return *runner_;
-  }
-
- private:
-  std::mutex runner_mutex_;
-  std::unique_ptr<Runner> runner_;  // made when a run is started
-};
-
-// A run that was started, with memory of its own: the caller's may be gone before it ends.
-struct StartedRun {
-  std::vector<uint32_t> input;  // words, as input blocks are made of
-  uint64_t input_bytes = 0;
-  std::vector<uint8_t> output;
-  RunStatistics statistics;
-  int32_t status = MB_OK;
-  char error[1024] = "";
-  Draws draws;                // of a run that follows another: how each row's token is drawn from the other's outputs
-  uint64_t drawn_from = 0;    // bytes of these
-  bool was_ahead = false;     // it was begun before the caller asked for it
-  bool is_instead = false;    // another was begun ahead in its place
-
-  // Guarded by SharedPass::mutex.
-  bool is_over = false;              // nothing can be made to follow it any more
-  std::shared_ptr<StartedRun> next;  // begins when this ends
-
-  bool has_ended() const { return ended_.load(std::memory_order_acquire); }
-  // Nothing but this is touched by the runner's thread from here on.
-  void end() {
-    if (has_ended()) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ended_.store(true, std::memory_order_release);
-    changed_.notify_all();
-  }
-  void wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return has_ended(); });
-  }
-  // At most so long; whether it has ended.
-  bool wait(std::chrono::nanoseconds most) {
-    if (most.count() == 0) return has_ended();
-    std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, most, [&] { return has_ended(); });
-  }
-
- private:
-  std::atomic<bool> ended_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-};
-
-struct SharedPass {
-  std::shared_ptr<SharedDevice> owner;
-  std::unique_ptr<Pass> pass;  // destroyed before its device
-
-  // What follows is guarded by `mutex`.
-  std::mutex mutex;
-  std::shared_ptr<StartedRun> started;  // and not finished
-  std::shared_ptr<StartedRun> ahead;    // has begun after another, and nobody has asked for it yet
-  bool is_cancelled = false;            // by mb_pass_cancel
-  bool drops = false;                   // `ahead` is to end: nobody will ask for it
-
-  // Ends what was begun ahead; returns it if it is still under way.
-  std::shared_ptr<StartedRun> drop_ahead() {
-    if (started) started->next.reset();
-    if (ahead && ahead->is_over) ahead.reset();
-    if (ahead) drops = true;
-    note_cancelled();
-    pass->let_go();
-    return ahead;
-  }
-  void note_cancelled() { pass->cancelled = is_cancelled || drops; }
-
-  ~SharedPass() {
-    pass.reset();
-    owner->device->memory.passes--;
-  }
-};
 
 }  // namespace
 
@@ -196,97 +106,6 @@ mb_buffer *handle_of(const std::shared_ptr<SharedDevice> &owner, std::shared_ptr
     held.reset();
   });
   return handle.release();
-}
-
-void check_cancelled(const Pass &pass) {
-  if (pass.cancelled) fail(MB_CANCELLED, "the run was cancelled");
-}
-
-// Empties a function at the end of its scope.
-struct Cleared {
-  std::function<void()> &function;
-  ~Cleared() { function = nullptr; }
-};
-
-// Runs once. `room(bytes)` gives the bytes that the selected outputs go to, one after another. `before`: the run before this one, if
-// its end is still to be told: waking the caller takes the device's time, so a run that can tells it once its ops are under way.
-template <class Room>
-RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room,
-                       const std::shared_ptr<StartedRun> &before = nullptr) {
-  const auto start = std::chrono::steady_clock::now();
-  Pass &running = *shared.pass;
-  const Plan &plan = *running.plan;
-  const Input checked = check_input(plan, input, input_bytes);
-  uint64_t needed = 0;
-  for (size_t i = 0; i < plan.outputs.size(); i++) {
-    if (selected(checked, i)) needed += live_bytes(plan, *plan.outputs[i], checked);
-  }
-  uint8_t *to = room(needed);
-  std::unique_lock<std::mutex> lock(shared.owner->run, std::try_to_lock);
-  if (before && !(lock && running.tells_when_begun)) before->end();
-  if (!lock) lock.lock();
-  check_cancelled(running);
-  if (before) running.once_begun = [before] { before->end(); };
-  const Cleared cleared{running.once_begun};
-  RunStatistics statistics = running.run(checked);
-  for (size_t i = 0; i < plan.outputs.size(); i++) {
-    const Tensor &from = *plan.outputs[i];
-    const uint64_t bytes = live_bytes(plan, from, checked);
-    if (!selected(checked, i) || bytes == 0) continue;
-    running.read_output(i, to, bytes);
-    to += bytes;
-  }
-  const auto wall = std::chrono::steady_clock::now() - start;
-  statistics.wall_ns = static_cast<uint64_t>(std::chrono::nanoseconds(wall).count());
-  return statistics;
-}
-
-std::shared_ptr<StartedRun> copy_of(const void *input, uint64_t input_bytes) {
-  auto run = std::make_shared<StartedRun>();
-  run->input.resize((input_bytes + 3) / 4);
-  memcpy(run->input.data(), input, input_bytes);
-  run->input_bytes = input_bytes;
-  return run;
-}
-
-// Puts what will most likely be drawn from what a run gave into the input of the next; false if nothing can be.
-bool follows(StartedRun &next, const StartedRun &run, const Plan &plan) {
-  bool is_put = false;
-  if (run.status != MB_OK || run.output.size() != next.drawn_from) return false;
-  guarded(nullptr, 0, [&] { is_put = put_guesses(next.input, plan, next.draws, run.output); });
-  next.input_bytes = next.input.size() * 4;
-  return is_put;
-}
-
-// Runs what was started, and what was made to follow it, on the runner's thread.
-void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun> run) {
-  std::shared_ptr<StartedRun> before;
-  while (run) {
-    run->status = guarded(run->error, sizeof run->error, [&] {
-      run->statistics = run_once(*shared, run->input.data(), run->input_bytes, [&](uint64_t needed) {
-        run->output.resize(needed);
-        return run->output.data();
-      }, before);
-    });
-    if (before) before->end();
-    std::shared_ptr<StartedRun> next;
-    {
-      const std::lock_guard<std::mutex> lock(shared->mutex);
-      run->is_over = true;
-      if (shared->drops) shared->ahead.reset();  // which this is
-      shared->drops = false;
-      shared->note_cancelled();
-      next = std::move(run->next);
-      run->next.reset();
-      if (next && !follows(*next, *run, *shared->pass->plan)) next.reset();
-      shared->ahead = next ? next : shared->ahead;
-      if (next) shared->pass->hold();
-    }
-    if (!next) shared.reset();  // whoever knows of the end finds the pass released, if it is
-    if (!next) run->end();
-    before = std::move(run);
-    run = std::move(next);
-  }
 }
 
 // What a process read and compiled while it loaded leaves megabytes in the free lists of malloc, of each thread its own. Nothing
