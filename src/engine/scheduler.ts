@@ -207,8 +207,17 @@ export class Scheduler {
     let streams = 0;
     for (let i = 0; i < shares.length; i++) if (this.#finish(shares[i], results[i])) streams++;
     // What has begun ahead is asked for at the next step, which is now, or by nobody.
-    if (this.#decodes.length !== shares.length) this.#forward.drop();
+    if (!this.#goesOn(shares)) this.#forward.drop();
     return streams;
+  }
+
+  /**
+   * Whether the very sequences of a forward wait for the next. As many others do not count: the pages of one that failed may be
+   * theirs before that begins.
+   */
+  #goesOn(shares: readonly Share[]): boolean {
+    return this.#decodes.length === shares.length &&
+      shares.every(({ part }, i) => part.sequence === this.#decodes[i].work.sequence);
   }
 
   /** Learns from a forward that has ended. */

@@ -1,8 +1,14 @@
 /** Forwards that begin before the draw that they follow: they change no text, and nothing is left of those that nobody wants. */
-import { assert, assertEquals } from "@std/assert";
+import { assert, assertEquals, assertRejects } from "@std/assert";
 import type { GenerateOptions, Model } from "../../mod.ts";
+import type { Sequence } from "../../src/cache/sequence.ts";
+import type { RowRequest } from "../../src/engine/forward.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
+import { CANDIDATE_OUTPUTS, type Results } from "../../src/engine/results.ts";
+import type { DecodeWork } from "../../src/engine/waiting.ts";
+import { PAGE_TOKENS } from "../../src/schedule/groups.ts";
+import { Adjustments } from "../../src/sample/adjustments.ts";
 import { EXACT, generated, QUESTIONS, user } from "../support/calls.ts";
 import { TINY } from "../support/models.ts";
 
@@ -141,4 +147,68 @@ Deno.test("what has begun ahead ends with its reader, a prompt, a session that g
   assertEquals(rest, expected.slice(30));
   const last = model.generate(prompt, options);
   for (let i = 0; i < 5; i++) await last.next();
+});
+
+Deno.test("what has begun ahead with a sequence that failed has ended before its pages are another's", async () => {
+  await using model = await loaded("library");
+  const { forward } = model.engine;
+  const ids = model.tokenizer.encode("Once upon a time there was a fox. ".repeat(20)).slice(
+    0,
+    PAGE_TOKENS + 8,
+  );
+  const options = { temperature: 0, topK: 0, topP: 1, minP: 0, seed: 0 };
+  const nothing = { repetitionPenalty: 1, presencePenalty: 0, frequencyPenalty: 0, logitBias: new Map() };
+  const draw = { options, adjustments: new Adjustments(nothing, []) };
+  const prefilled = async (count: number) => {
+    const sequence = forward.sequence();
+    await forward.prefill(sequence, ids.slice(0, count), { outputs: 1, mask: CANDIDATE_OUTPUTS }, () => {});
+    return sequence;
+  };
+  const best = (results: Results) => results.candidates(0).values.slice();
+  const decode = (sequence: Sequence, more: Partial<DecodeWork>, request: RowRequest = { draw }) =>
+    forward.speculate({
+      sequence,
+      mask: CANDIDATE_OUTPUTS,
+      signal: undefined,
+      rows: 1,
+      build: () => ({ tokens: [ids[0]], requests: [request] }),
+      take: () => 1,
+      ...more,
+    });
+  const shared = await prefilled(PAGE_TOKENS + 8); // whose second page is copied when a fork goes on
+  const alone = shared.fork();
+  let expected: Float32Array | undefined, found: Float32Array | undefined;
+  await decode(alone, { take: (results) => (expected = best(results), 1) }, {});
+  alone.dispose();
+
+  for (let round = 0; round < 20; round++) {
+    const lasting = await prefilled(PAGE_TOKENS + 4);
+    const failing = await prefilled(PAGE_TOKENS); // its next token is the first of a page
+    const fork = shared.fork();
+    let next: Promise<void> | undefined;
+    const failed = decode(failing, {
+      take: () => {
+        throw new Error("enough");
+      },
+    });
+    const first = decode(lasting, {
+      goOn: () => {
+        next = decode(lasting, {
+          build: () => {
+            const end = performance.now() + 10;
+            while (performance.now() < end); // what has begun ahead has time to write
+            return { tokens: [ids[1]], requests: [{}] };
+          },
+        });
+      },
+    });
+    for (let turn = 0; turn < 100; turn++) await null; // the forward of the two has begun
+    const late = decode(fork, { take: (results) => (found = best(results), 1) }, {});
+    await assertRejects(() => failed, Error, "enough");
+    await first;
+    await Promise.all([late, next]);
+    assertEquals(found, expected);
+    for (const sequence of [lasting, failing, fork]) sequence.dispose();
+  }
+  shared.dispose();
 });
