@@ -478,7 +478,7 @@ int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, dou
     if (repetitions > 0) require(seconds, "seconds");
     mb_pass_drop(pass);
     const Input checked = check_input(*running.plan, input, input_bytes);
-    const std::lock_guard<std::mutex> lock(shared->owner->run);
+    const std::lock_guard<FairMutex> lock(shared->owner->run);
     for (uint64_t i = 0; i < repetitions; i++) {
       check_cancelled(running);
       seconds[i] = static_cast<double>(running.run(checked).device_ns) * 1e-9;

@@ -38,7 +38,7 @@ RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_byt
     if (selected(checked, i)) needed += live_bytes(plan, *plan.outputs[i], checked);
   }
   uint8_t *to = room(needed);
-  std::unique_lock<std::mutex> lock(shared.owner->run, std::try_to_lock);
+  std::unique_lock<FairMutex> lock(shared.owner->run, std::try_to_lock);
   if (before && !(lock && running.tells_when_begun)) before->end();
   if (!lock) lock.lock();
   check_cancelled(running);

@@ -13,10 +13,37 @@
 
 namespace mb {
 
+// Whoever asked first gets it next. A plain mutex is taken again by the thread that lets go of it, as runs that follow one another
+// do, before one that waits has woken up.
+class FairMutex {
+ public:
+  void lock() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const uint64_t own = asked_++;
+    changed_.wait(lock, [&] { return own == served_; });
+  }
+  bool try_lock() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (asked_ != served_) return false;
+    asked_++;
+    return true;
+  }
+  void unlock() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    served_++;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t asked_ = 0, served_ = 0;  // the holder's number is `served_`, if more were asked
+};
+
 // A device and what its users share: it lives as long as any handle, buffer or pass of it.
 struct SharedDevice {
   std::shared_ptr<Device> device;
-  std::mutex run;  // held by the one run under way
+  FairMutex run;  // held by the one run under way
 
   Runner &runner() {
     const std::lock_guard<std::mutex> lock(runner_mutex_);

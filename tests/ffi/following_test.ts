@@ -152,6 +152,29 @@ Deno.test("a run that nobody asks for does not keep the device from others", asy
   for (const object of [pass, other, device]) object.close();
 });
 
+Deno.test("whoever waits for the device gets it before what begins ahead", async () => {
+  const { device, pass, other, run } = await opened();
+  const sample = fusedSample();
+  const third = await device.compile(sample.plan, sampleBuffers(device, sample));
+  const sleep = () => new Promise((resolve) => setTimeout(resolve, 30));
+  for (let round = 0; round < 5; round++) {
+    const long = other.time(blockOf(1, 40), 1e6).catch(() => {});
+    await sleep();
+    const first = run(blockOf(1, 40), following(GREEDY, 40));
+    await sleep();
+    const between = third.time(blockOf(1, 40), 300);
+    await sleep();
+    other.cancel();
+    await long;
+    const token = drawn((await first).output, GREEDY, 41);
+    const second = await run(blockOf(token, 41));
+    assert(second.ahead);
+    const seconds = (await between).reduce((sum, each) => sum + each, 0);
+    assert(second.wallNs > seconds * 0.5e9, `${second.wallNs} ns beside ${seconds} s`);
+  }
+  for (const object of [pass, other, third, device]) object.close();
+});
+
 Deno.test("nothing follows a run that fails, is cancelled or gives no candidates, and closing ends what has begun", async () => {
   const { device, pass, other, held, run } = await opened();
   const token = drawn((await run(blockOf(1, 40))).output, GREEDY, 41);
