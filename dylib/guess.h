@@ -1,7 +1,7 @@
 // guess.h: what a row's next token will most likely be, so that the run after it can begin before the caller has drawn it.
 //
 // The caller draws (src/sample/sampler.ts), and a guess that differs costs the run that was begun with it and nothing else. So this
-// follows the sampler where 256 candidates decide the draw, without its shortcuts, and need not equal it to the last bit.
+// follows the sampler where 256 candidates or all logits decide the draw, and need not equal it to the last bit.
 #pragma once
 #include <cstdint>
 #include <vector>

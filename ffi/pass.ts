@@ -62,8 +62,9 @@ export interface RunOptions {
    */
   foreseen?: "look" | "block";
   /**
-   * Makes the run that will most likely come after a foreseen one, once that has begun. It begins when that ends; `run` takes it over when it is given the very
-   * same input, and ends it otherwise, as `drop` does. Until one of them is called it may write what it writes, but no outputs on a CPU.
+   * Makes the run that will most likely come after a foreseen one, once that has begun. It begins when that ends; `run` takes it over
+   * when it is given the very same input, and ends it otherwise, as `drop` does. Until one of them is called it may write what it
+   * writes, but no outputs on a CPU.
    */
   following?: () => FollowingRun | undefined;
 }
@@ -247,7 +248,13 @@ export class Pass implements Disposable, AsyncDisposable {
     this.#isAhead = false;
     if (begun !== 0) return begun;
     const size = BigInt(target.byteLength);
-    const next = following?.();
+    let next: FollowingRun | undefined;
+    try {
+      next = following?.();
+    } catch (error) {
+      await native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity); // else none could begin
+      throw error;
+    }
     if (next !== undefined) {
       this.#isAhead = true;
       const { input, draws } = next;

@@ -72,8 +72,8 @@ export interface SharedParts
 /** What a row asks of the device beside its logits. */
 export interface RowRequest extends Omit<OutputRow, "row"> {
   /**
-   * how the token after the row is drawn, where its candidates decide that and the sequence most likely goes on with it: the forward
-   * after this one may then begin before `take` was called
+   * how the token after the row is drawn, where `canFollow` and the sequence most likely goes on with it: the forward after this one
+   * may then begin before `take` was called
    */
   draw?: RowDraw;
 }

@@ -218,7 +218,7 @@ Deno.test("nothing follows a run that fails, is cancelled or gives no candidates
   for (const object of [other, device]) object.close();
 });
 
-Deno.test("a draw that points elsewhere, or that candidates do not decide, is refused, and the run ends before that", async () => {
+Deno.test("a draw that points elsewhere, that candidates do not decide, or that cannot be made is refused, and the run ends before that", async () => {
   const { device, pass, other, held, run } = await opened();
   const good = following({ ...GREEDY, temperature: 1, topK: 64 }, 40);
   const hostile = [-1, 0.5, 3, 2, 1e6, 2 ** 40, 2 ** 60, NaN, Infinity];
@@ -246,6 +246,14 @@ Deno.test("a draw that points elsewhere, or that candidates do not decide, is re
   }
   const short = { input: good.input.slice(0, 64), draws: good.draws };
   await assertRejects(() => run(blockOf(1, 40), short));
+  const failing = () => {
+    throw new RangeError("none");
+  };
+  await assertRejects(
+    () => pass.run(blockOf(1, 40), new Uint8Array(BYTES), { foreseen: "block", following: failing }),
+    RangeError,
+    "none",
+  );
   assertEquals((await run(blockOf(1, 40))).instead, false);
   for (const object of [pass, other, device]) object.close();
 });
