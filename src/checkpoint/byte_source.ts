@@ -24,11 +24,6 @@ export function fileSource(file: OpenFile): ByteSource {
   };
 }
 
-/** Bytes in memory as a source. */
-export function bytesSource(bytes: Uint8Array): ByteSource {
-  return { size: bytes.length, read: (offset, length) => bytes.subarray(offset, offset + length) };
-}
-
 /** Bytes that a cursor holds at a time. */
 const WINDOW_BYTES = 1 << 18;
 

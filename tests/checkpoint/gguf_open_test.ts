@@ -1,7 +1,7 @@
 import { assertEquals, assertRejects, assertStringIncludes } from "@std/assert";
 import { openCheckpoint, readConfig } from "../../src/checkpoint/open.ts";
 import { CheckpointError } from "../../src/errors.ts";
-import { bytesSource } from "../../src/checkpoint/byte_source.ts";
+import { bytesSource } from "../support/bytes_source.ts";
 import { parseGguf } from "../../src/checkpoint/gguf.ts";
 import type { ModelConfig } from "../../src/checkpoint/config.ts";
 import { folderOf, GGUF_ROWS, onRow, withFolder } from "./support.ts";

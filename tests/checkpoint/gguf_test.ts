@@ -1,5 +1,5 @@
 import { assertEquals, assertStringIncludes, assertThrows } from "@std/assert";
-import { bytesSource } from "../../src/checkpoint/byte_source.ts";
+import { bytesSource } from "../support/bytes_source.ts";
 import { parseGguf } from "../../src/checkpoint/gguf.ts";
 import { readNumbers, readTexts } from "../../src/checkpoint/gguf_metadata.ts";
 import { CheckpointError } from "../../src/errors.ts";

@@ -3,7 +3,7 @@
  * error, within a second and without more than 64 MB.
  */
 import { assert, assertEquals } from "@std/assert";
-import { bytesSource } from "../../src/checkpoint/byte_source.ts";
+import { bytesSource } from "../support/bytes_source.ts";
 import {
   MAX_GGUF_ENTRIES,
   MAX_GGUF_HEADER_BYTES,

@@ -1,5 +1,5 @@
 import { assertEquals, assertRejects, assertStringIncludes, assertThrows } from "@std/assert";
-import { bytesSource } from "../../src/checkpoint/byte_source.ts";
+import { bytesSource } from "../support/bytes_source.ts";
 import { parseGguf } from "../../src/checkpoint/gguf.ts";
 import { CheckpointError, MarkbaseError, TokenizerError } from "../../src/errors.ts";
 import { templateFromGguf, vocabularyFromGguf } from "../../src/tokenizer/gguf.ts";
