@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kGuard = 128;  // bytes around each scratch part, watched while finiteness is checked
 constexpr uint8_t kPoison = 0xa5;
-constexpr ptrdiff_t kOpsBegun = 6;    // ops after which all threads of the pool are at work
+constexpr ptrdiff_t kOpsBegun = 6;  // ops after which all threads of the pool are at work
 
 bool is_float(Format format) { return format == kF32 || format == kF16 || format == kBF16; }
 

@@ -5,7 +5,7 @@ import { DECODE_ROWS } from "../schedule/dispatches.ts";
 import { type PageGroup, pageGroups } from "../schedule/groups.ts";
 import type { DeviceKind } from "../../ffi/device.ts";
 import type { Limits } from "../schedule/plan.ts";
-import { CPU_THREAD_BYTES, cpuScratchBytes } from "../schedule/scratch.ts";
+import { type CpuScratch, cpuScratch } from "../schedule/scratch.ts";
 import { type TextPlan, textPlan, type TextPlanOptions } from "../schedule/text.ts";
 import { hasBlocks, MOST_BLOCK_ROWS } from "./placed.ts";
 import type { WeightLayout } from "./weights.ts";
@@ -35,7 +35,7 @@ export interface TextPlanParts
 export class TextPlans {
   readonly #parts: TextPlanParts;
   readonly #outRows: number;
-  /** apart from what each thread takes */ readonly #cpuScratchBytes: number;
+  readonly #cpuScratch: CpuScratch;
 
   /** Page groups of the KV cache. */
   readonly groups: readonly PageGroup[];
@@ -61,14 +61,18 @@ export class TextPlans {
     const one = { entries: 1, kvPages: this.groups.map(() => 1) };
     const all = [this.prefill(one), this.decode(one)];
     this.arenaBytes = Math.max(...all.map(({ buffers }) => buffers[0].bytes));
-    this.#cpuScratchBytes = Math.max(...all.map((plan) => cpuScratchBytes(plan, 0)));
+    const scratch = all.map(cpuScratch);
+    this.#cpuScratch = {
+      shared: Math.max(...scratch.map(({ shared }) => shared)),
+      thread: Math.max(...scratch.map(({ thread }) => thread)),
+    };
   }
 
   /**
    * Bytes of scratch that a device takes for these plans: on the CPU at most, on a GPU a guess, as only the compiled plans tell.
    */
   scratchBytes(kind: DeviceKind, threads: number): number {
-    if (kind === "cpu") return this.#cpuScratchBytes + threads * CPU_THREAD_BYTES;
+    if (kind === "cpu") return this.#cpuScratch.shared + threads * this.#cpuScratch.thread;
     return Math.max(this.arenaBytes, LEAST_SCRATCH_BYTES);
   }
 
