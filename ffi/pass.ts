@@ -248,11 +248,13 @@ export class Pass implements Disposable, AsyncDisposable {
     this.#isAhead = false;
     if (begun !== 0) return begun;
     const size = BigInt(target.byteLength);
+    const finish = () =>
+      native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity);
     let next: FollowingRun | undefined;
     try {
       next = following?.();
     } catch (error) {
-      await native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity); // else none could begin
+      await finish(); // else none could begin
       throw error;
     }
     if (next !== undefined) {
@@ -270,8 +272,7 @@ export class Pass implements Disposable, AsyncDisposable {
       );
       // If the guess is as right as the last was, nothing waits for this thread at the end.
       if (followed !== 0 || this.#wasAhead) {
-        const ended = native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity);
-        return await ended || followed;
+        return await finish() || followed;
       }
     }
     const last = this.#lastNs!;
@@ -286,7 +287,7 @@ export class Pass implements Disposable, AsyncDisposable {
       }
     }
     if (ended !== 0) return native.mb_pass_finish(pointer, target, size, this.#statistics, bytes, capacity);
-    return await native.mb_pass_finish_async(pointer, target, size, this.#statistics, bytes, capacity);
+    return await finish();
   }
 
   /**
