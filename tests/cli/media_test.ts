@@ -101,6 +101,7 @@ Deno.test("without an ffmpeg, a video and a sound that need one are refused befo
       args: [
         "run",
         "-A",
+        "--quiet",
         `${root}src/cli/main.ts`,
         command,
         `${folder}/${file}`,

@@ -17,7 +17,7 @@ async function run(code: string, ...flags: string[]): Promise<string> {
     `import { readPicture } from "${module}"; import { readSound } from "${sound}"; import { readVideo } from "${video}"; ${body}`,
   );
   const { stdout, stderr } = await new Deno.Command(Deno.execPath(), {
-    args: ["run", "--no-prompt", "--no-check", ...flags, script],
+    args: ["run", "--quiet", "--no-prompt", "--no-check", ...flags, script],
     stdin: "null",
   }).output();
   await Deno.remove(script);

@@ -165,6 +165,7 @@ async function withPath(path: string, code: string): Promise<string> {
   const { stdout, stderr } = await new Deno.Command(Deno.execPath(), {
     args: [
       "eval",
+      "--quiet",
       "--no-check",
       `import { readVideo } from "${module}"; ${code}`,
     ],

@@ -27,10 +27,10 @@ export async function deno(
   return { code, stdout: new TextDecoder().decode(stdout), stderr: new TextDecoder().decode(stderr) };
 }
 
-/** Runs the command line of this tree with these arguments. */
+/** Runs the command line of this tree with these arguments. Quiet, as Deno would tell on standard error what it downloads. */
 export function markbase(args: readonly string[], input = ""): Promise<Outcome> {
   const main = new URL("../../src/cli/main.ts", import.meta.url).pathname;
-  return deno(["run", "-A", main, ...args], { input, env: { NO_COLOR: "1" } });
+  return deno(["run", "-A", "--quiet", main, ...args], { input, env: { NO_COLOR: "1" } });
 }
 
 /** Resident bytes without the JavaScript heap, whose size follows the collector's moods. */
