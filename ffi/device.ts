@@ -6,7 +6,7 @@ import { ErrorText, fixedBytes, readText, size, utf8 } from "./call.ts";
 import { Handle } from "./handle.ts";
 import { type LibraryOptions, type NativeSymbols, openLibrary } from "./library.ts";
 import { Pass } from "./pass.ts";
-import { optionalEnv, requirePermission } from "./permissions.ts";
+import { requirePermission } from "./permissions.ts";
 
 /** Kinds of device. */
 export type DeviceKind = "cpu" | "metal" | "cuda";
@@ -117,7 +117,7 @@ export class Device implements Disposable, AsyncDisposable {
       ? {
         threads,
         matrix_units,
-        level: level ?? await optionalEnv("MARKBASE_CPU"),
+        level, // without one the library reads MARKBASE_CPU, and names it where it is wrong
         interleave: interleave === false ? 0 : undefined,
       }
       : kind === "metal"

@@ -135,6 +135,14 @@ Deno.test("MARKBASE_DYLIB names a ready library; a missing or unusable one is an
   await Deno.remove(copy);
 });
 
+Deno.test("a wrong MARKBASE_CPU is named as what it is, with what there is; an empty one is none", async () => {
+  const built = await buildLibrary();
+  const wrong = await open(["-A"], { env: { MARKBASE_CPU: "mmx" } });
+  assertEquals(wrong.code, "unsupported");
+  assertStringIncludes(wrong.message, 'MARKBASE_CPU: CPU level "mmx" is unknown; this CPU has scalar');
+  assertEquals((await open(["-A"], { env: { MARKBASE_CPU: "" } })).sha256, built.sha256);
+});
+
 Deno.test("a library of another ABI version is refused with both versions", async () => {
   const folder = await Deno.makeTempDir();
   const { ABI_VERSION, symbols } = await import("../../ffi/symbols.ts");

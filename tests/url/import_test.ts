@@ -30,7 +30,7 @@ Deno.test("a script imports mod.ts from a URL with the README's permissions and 
   await using server = serveDir(root);
   const { host, origin } = server;
   const cache = `${folder}/cache`;
-  const env = "--allow-env=MARKBASE_CACHE,MARKBASE_DYLIB,MARKBASE_CPU";
+  const env = "--allow-env=MARKBASE_CACHE,MARKBASE_DYLIB";
   const permissions = [
     `--allow-import=${host}`,
     `--allow-net=${host}`,
