@@ -129,7 +129,8 @@ export class PagePool {
       `The KV cache (${this.#name} layers)`,
       count * this.#pageBytes,
       Math.max(0, this.available - this.#reserved) * this.#pageBytes,
-      `Wait for running replies, dispose sessions, or load with a larger "memory".`,
+      `Wait for running replies, as batch() does, name a smaller maxTokens, dispose sessions, or raise the memory option where ` +
+        `one was given.`,
     );
   }
 }

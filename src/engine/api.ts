@@ -290,8 +290,9 @@ export interface MemoryReport {
 }
 
 /**
- * A loaded model: immutable and shareable. Any number of calls may run at the same time; each has its own tokens and
- * cache. `using` releases it; calls under way then end with `Disposed`.
+ * A loaded model: immutable and shareable. Any number of calls may run at the same time, as far as the KV cache has room
+ * for their prompts and `maxTokens`; others reject with `MemoryLimit`, and wait in `batch` alone. `using` releases it; calls under way
+ * then end with `Disposed`.
  */
 export interface Model extends Disposable, AsyncDisposable {
   /** The architecture. */

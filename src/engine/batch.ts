@@ -44,22 +44,30 @@ export async function answerAll(
 /** Lets requests that do not fit wait for others to end, rather than fail. */
 export class Admission {
   #running = 0;
+  /** times that a call gave its room back */ #left = 0;
   #waiting: (() => void)[] = [];
 
-  /** Runs `call`; after a `MemoryLimit` again once another call has ended, as long as there are others. */
+  /**
+   * Runs `call`; after a `MemoryLimit` again once another call has ended, as long as there are others. One that is alone when its
+   * failure is known need not have been so when it failed: it is run again at once if others left meanwhile.
+   */
   async admit<T>(call: () => Promise<T>): Promise<T> {
     for (;;) {
+      const left = this.#left;
       this.#running++;
       try {
         const value = await call();
         this.#ended();
         return value;
       } catch (error) {
-        if (!(error instanceof MemoryLimit) || this.#running === 1) {
+        const isAlone = this.#running === 1;
+        if (!(error instanceof MemoryLimit) || isAlone && left === this.#left) {
           this.#ended();
           throw error;
         }
         this.#running--; // others go on, so nothing has changed for those that wait
+        if (isAlone) continue;
+        this.#left++;
       }
       await new Promise<void>((resolve) => this.#waiting.push(resolve));
     }
@@ -68,6 +76,7 @@ export class Admission {
   /** A call gave its room back: those that wait try again, or learn that they are alone. */
   #ended(): void {
     this.#running--;
+    this.#left++;
     for (const wake of this.#waiting.splice(0)) wake();
   }
 }

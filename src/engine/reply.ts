@@ -81,11 +81,11 @@ export async function* replyParts(
     if (draw.logprob) logprobs.push(draw.logprob);
     ({ end, refusal } = draw);
     // A token that ends the reply is no text.
-    if (end !== "stop") yield* accept(reader.push(draw.id));
+    if (end !== "stop") { for (const part of accept(reader.push(draw.id))) yield part; }
     if (stopped) break;
   }
   if (!stopped) {
-    yield* accept(reader.finish());
+    for (const part of accept(reader.finish())) yield part; // a list has no throw() that yield* could pass on
     const rest = stopped ? "" : stop.flush();
     text += rest;
     if (rest !== "") yield { type: "text", text: rest };

@@ -1,7 +1,16 @@
 /** Many calls of one model at once: equal to calls alone, aborted, left early, disposed. */
 import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Pass } from "../../ffi/pass.ts";
-import { DeviceError, Disposed, InvalidArgument, load, type LoadOptions, MarkbaseError } from "../../mod.ts";
+import {
+  DeviceError,
+  Disposed,
+  InvalidArgument,
+  load,
+  type LoadOptions,
+  MarkbaseError,
+  MemoryLimit,
+} from "../../mod.ts";
+import { Admission } from "../../src/engine/batch.ts";
 import { type Internals, loadWith } from "../../src/engine/load.ts";
 import { EXACT, generated, QUESTIONS, user } from "../support/calls.ts";
 import { maxDifference, TINY } from "../support/models.ts";
@@ -293,6 +302,48 @@ Deno.test("a batch larger than the cache waits for room rather than fail", async
   const requests = Array.from({ length: 24 }, () => user("What is 27 + 45?"));
   const replies = await model.batch(requests, { temperature: 0, maxTokens: 200 });
   assertEquals(replies.map(({ text }) => text), requests.map(() => "72"));
+});
+
+Deno.test("a request that failed for lack of room is run again where others have left by the time that this is known", async () => {
+  const full = () => new MemoryLimit("The cache", 2, 1, "");
+  const later = async () => {
+    for (let turn = 0; turn < 5; turn++) await null;
+  };
+  // The other ends while the failure is on its way.
+  const one = new Admission();
+  const other = Promise.withResolvers<string>();
+  let tries = 0;
+  const first = one.admit(() => other.promise);
+  const second = one.admit(async () => {
+    if (++tries > 1) return "second";
+    other.resolve("first");
+    await later();
+    throw full();
+  });
+  assertEquals([await first, await second, tries], ["first", "second", 2]);
+
+  // Two fail for each other: one of them goes on alone, then the other.
+  const two = new Admission();
+  let held = 0;
+  const greedy = (name: string) =>
+    two.admit(async () => {
+      held++;
+      try {
+        await later();
+        if (held > 1) throw full();
+        return name;
+      } finally {
+        await later();
+        held--;
+      }
+    });
+  assertEquals(await Promise.all(["a", "b", "c"].map(greedy)), ["a", "b", "c"]);
+
+  // What is alone from its beginning fails, and once.
+  tries = 0;
+  const alone = two.admit(() => Promise.reject(full()).finally(() => tries++));
+  await assertRejects(() => alone, MemoryLimit);
+  assertEquals(tries, 1);
 });
 
 Deno.test("an aborted batch rejects with the signal's reason and leaves nothing behind", async () => {

@@ -1,5 +1,5 @@
 /** Replies from scripted tokens: what ends them, and what becomes of their text. */
-import { assert, assertEquals } from "@std/assert";
+import { assert, assertEquals, assertRejects } from "@std/assert";
 import { load, loadTokenizer, type Reply, type StreamPart } from "../../mod.ts";
 import type { Draw } from "../../src/engine/draw.ts";
 import { chatReader, replyParts, textReader } from "../../src/engine/reply.ts";
@@ -111,4 +111,12 @@ Deno.test("each end token of each source ends a reply once, with finishReason st
     for await (const next of model.generate(prompt, options)) ids.push(next);
     assertEquals(ids, [id, id, id, id, id]);
   }
+});
+
+Deno.test("an error thrown into a stream ends it and is what its caller gets", async () => {
+  await using model = await load(TINY, { device: "cpu" });
+  const stream = model.stream([{ role: "user", content: "Tell me a story." }], { temperature: 0 });
+  await stream.next();
+  await assertRejects(() => stream.throw(new RangeError("enough")), RangeError, "enough");
+  assertEquals(await stream.next(), { value: undefined, done: true });
 });

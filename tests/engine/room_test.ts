@@ -1,5 +1,5 @@
 /** Where context and cache end: refusals with numbers, replies that are cut off, and nobody else disturbed. */
-import { assert, assertEquals, assertRejects } from "@std/assert";
+import { assert, assertEquals, assertRejects, assertStringIncludes } from "@std/assert";
 import { ContextFull, load, MarkbaseError } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import { EXACT, generated, user } from "../support/calls.ts";
@@ -34,6 +34,7 @@ Deno.test("a request that the cache cannot hold is refused, and running ones are
   const first = [(await running.next()).value];
   const error = await assertRejects(() => model.generate(ids(400), options).next(), MarkbaseError, "bytes");
   assertEquals(error.code, "memory_limit");
+  for (const way of ["batch()", "maxTokens", "sessions"]) assertStringIncludes(error.message, way);
   for await (const id of running) first.push(id);
   assertEquals(first.length, 200);
   assertEquals(first, await generated(model, ids(300), options));
