@@ -311,13 +311,20 @@ export class LoadedModel implements Model {
     if (template === undefined) {
       throw new TemplateError(
         "template_missing",
-        `${source} has no chat template. Add chat_template.jinja, or use complete(), generate --raw on the command line, with a prompt of your own.`,
+        `${source} has no chat template: neither chat_template.jinja in its folder nor, in a GGUF file, tokenizer.chat_template. ` +
+          `Take a copy with one (an instruction-tuned model has it), or use complete(), generate --raw on the command line, with ` +
+          `a prompt of your own.`,
       );
     }
     const { tools } = options;
     const thinking = flag("thinking", options.thinking);
     const addGenerationPrompt = flag("addGenerationPrompt", options.addGenerationPrompt);
-    return template.render(messages, { tools, thinking, addGenerationPrompt });
+    const rendered = template.render(messages, { tools, thinking, addGenerationPrompt });
+    if (rendered.text !== "") return rendered;
+    throw new TemplateError(
+      "template_failed",
+      `The chat template of ${source} makes nothing of the messages. Correct it.`,
+    );
   }
 
   /** Draws ids from a timeline; the timeline is given back (`owned`) or kept at the end. */

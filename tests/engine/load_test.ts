@@ -7,6 +7,7 @@ import {
   MarkbaseError,
   MemoryLimit,
   type Progress,
+  TemplateError,
 } from "../../mod.ts";
 import { fixtureModel, TINY } from "../support/models.ts";
 
@@ -62,6 +63,24 @@ Deno.test("a byte order mark before any text file of a model is not part of it",
     assertEquals((await model.embedImage(image)).length, (await plain.embedImage(image)).length);
     assertEquals((await model.chat(messages, { temperature: 0 })).text, "72");
   }
+});
+
+Deno.test("a chat with a model whose template is not there, or says nothing, names the template", async () => {
+  const messages = [{ role: "user" as const, content: "What is 27 + 45?" }];
+  using copy = await copyOf(TINY);
+  const refused = async (code: string, part: string) => {
+    await using model = await load(copy.path, { device: "cpu" });
+    const error = await assertRejects(() => model.chat(messages), TemplateError, part);
+    assertEquals(error.code, code);
+    assertEquals(
+      (await model.complete("Two and two is", { temperature: 0, maxTokens: 1 })).usage.completionTokens,
+      1,
+    );
+  };
+  await Deno.writeTextFile(`${copy.path}/chat_template.jinja`, "{# nothing #}");
+  await refused("template_failed", "makes nothing of the messages");
+  await Deno.remove(`${copy.path}/chat_template.jinja`);
+  await refused("template_missing", "nor, in a GGUF file, tokenizer.chat_template");
 });
 
 Deno.test("without a wanted context a small budget gives a shorter one, and a warning says so", async () => {
