@@ -172,8 +172,11 @@ async function answer(
   let said = "";
   let failure = "";
   let isMediaAtFault = false;
+  let isThinking = false;
   try {
     for await (const part of model.stream(messages, { ...options, thinking: conversation.thinking })) {
+      if (isThinking && part.type === "text") await write(Deno.stdout, "\n"); // its colour alone may not tell them apart
+      isThinking = part.type === "thinking";
       if (part.type === "thinking") await write(Deno.stdout, style(harmless(part.text), "dim"));
       else if (part.type === "text") {
         said += part.text;

@@ -53,7 +53,10 @@ export async function generate(args: string[], signal: AbortSignal): Promise<voi
     await write(Deno.stdout, JSON.stringify(await model.chat(messages, chatOptions)) + "\n");
     return;
   }
+  let isThinking = false;
   for await (const part of model.stream(messages, chatOptions)) {
+    if (isThinking && part.type !== "thinking") await write(Deno.stderr, "\n");
+    isThinking = part.type === "thinking";
     if (part.type === "text") await write(Deno.stdout, harmless(part.text));
     else if (part.type === "thinking") await write(Deno.stderr, harmless(part.text, Deno.stderr));
     else if (part.type === "done") await writeWarnings(part.reply);

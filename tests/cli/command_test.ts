@@ -95,6 +95,18 @@ Deno.test("chat keeps the conversation over turns and knows its commands", async
   assert(!stdout.includes("never"));
 });
 
+Deno.test("thoughts end with a line of their own before the answer begins", async () => {
+  const thought = "Units: 2 + 3 = 5. Tens: 0 + 0 = 0. Total: 5.\n";
+  const greedy = ["--thinking", "--temperature", "0"];
+  assertEquals(await markbase(["generate", "What is 2 + 3?", ...greedy]), {
+    code: 0,
+    stdout: "5\n",
+    stderr: thought,
+  });
+  const { stdout } = await markbase(["chat", ...greedy], "What is 2 + 3?\n");
+  assertStringIncludes(stdout, thought + "5\n");
+});
+
 Deno.test("explain prints the layers, and JSON for programs", async () => {
   const text = await markbase(["explain", "--on", "M4 Max"]);
   assertEquals(text.code, 0);
