@@ -19,6 +19,9 @@ export interface LocalSource {
   warnings: Warning[];
 }
 
+/** Codes of what a path that was mistyped comes to. */
+const MAYBE_MISTYPED = new Set(["not_cached", "unreachable", "repository_not_found", "unauthorized"]);
+
 /**
  * A source as files of this machine: the shipped model and models of the hub may be fetched for it. Rejects with
  * `InvalidArgument` for what is no source, and with `HubError` or `MissingPermission`.
@@ -30,7 +33,14 @@ export async function localSource(source: string | URL, options: SourceOptions =
   const settings = await hubSettings(options.cache);
   const { pull } = await import("./pull.ts"); // models of this machine need none of it
   const { configOnly, onProgress, signal } = options;
-  return await pull(place, { settings, configOnly, onProgress, signal });
+  try {
+    return await pull(place, { settings, configOnly, onProgress, signal });
+  } catch (error) {
+    const isPath = typeof source === "string" && !source.includes("://");
+    if (!isPath || !(error instanceof HubError && MAYBE_MISTYPED.has(error.code))) throw error;
+    const read = `No folder or file "${source}" was found here, so that it was taken for a model of the hub.`;
+    throw new HubError(error.code, `${error.message} ${read}`, { cause: error });
+  }
 }
 
 /** The reference that a source makes to the hub. Throws `InvalidArgument` for any other source. */

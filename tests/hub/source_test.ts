@@ -94,6 +94,8 @@ Deno.test("a folder of the name wins over the hub, and what is neither says what
       const error = await assertRejects(() => resolve(source), HubError);
       assertEquals(error.code, "not_cached", source);
       assertStringIncludes(error.message, "no/where");
+      const isPath = !source.includes("://");
+      assertEquals(error.message.includes(`No folder or file "${source}" was found here`), isPath, source);
     }
     assertEquals(
       (await assertRejects(() => resolve("https://example.invalid/a/b"), HubError)).code,
