@@ -11,7 +11,8 @@ const parseArgs = (untyped as unknown as {
 
 /** One flag: `--name VALUE`, or `--name` alone when its type is boolean. */
 export interface Flag {
-  type: "string" | "number" | "boolean" | "strings";
+  /** what its value is; bytes are a number that may have a unit, as in 8GB or 512MiB */
+  type: "string" | "number" | "bytes" | "boolean" | "strings";
   /** shown in the help */ value?: string;
   help: string;
   choices?: readonly string[];
@@ -20,7 +21,7 @@ export interface Flag {
 /** Flags by name, without the dashes. */
 export type Flags = Record<string, Flag>;
 
-type ValueOf<F extends Flag> = F["type"] extends "number" ? number
+type ValueOf<F extends Flag> = F["type"] extends "number" | "bytes" ? number
   : F["type"] extends "boolean" ? boolean
   : F["type"] extends "strings" ? string[]
   : string;
@@ -42,16 +43,16 @@ export function parseFlags<T extends Flags>(
   const joined = joinValues(args, flags);
   const parsed = parseArgs([...joined], {
     boolean: of("boolean"),
-    string: [...of("string", "number", "strings"), "_"],
+    string: [...of("string", "number", "bytes", "strings"), "_"],
     collect: of("strings"),
-    unknown: (_argument: string, key?: string) => {
-      if (key !== undefined) unknown.push(key);
+    unknown: (argument: string, key?: string) => {
+      if (key !== undefined) unknown.push(argument.startsWith("--") ? `--${key}` : argument);
       return key === undefined;
     },
   });
   if (unknown.length > 0) {
     throw new UnknownOption(
-      `--${unknown[0]}`,
+      unknown[0],
       Object.keys(flags).map((name) => `--${name}`),
     );
   }
@@ -108,11 +109,22 @@ function readValue(name: string, flag: Flag, raw: unknown): unknown {
     throw new InvalidArgument(`--${name} is "${text}"; it takes one of ${flag.choices.join(", ")}.`);
   }
   if (flag.type === "string") return text;
-  const number = Number(text);
+  const number = flag.type === "bytes" ? bytesOf(text) : Number(text);
   if (text.trim() === "" || !Number.isFinite(number)) {
-    throw new InvalidArgument(`--${name} is "${text}"; it takes a number.`);
+    const wanted = flag.type === "bytes" ? "bytes, as in 8GB, 512MiB or 8000000000" : "a number";
+    throw new InvalidArgument(`--${name} is "${text}"; it takes ${wanted}.`);
   }
   return number;
+}
+
+/** Units by their first letter, as powers. */
+const UNITS = "kmgt";
+
+/** Bytes of a number that may have a unit, of 1000s or, as in KiB, of 1024s; NaN for other texts. */
+function bytesOf(text: string): number {
+  const [, digits, letter, binary] = /^\s*(\d+(?:\.\d+)?)\s*([kmgt])(i?)b?\s*$/i.exec(text) ?? [];
+  if (digits === undefined) return Number(text);
+  return Math.floor(Number(digits) * (binary ? 1024 : 1000) ** (UNITS.indexOf(letter.toLowerCase()) + 1));
 }
 
 /** Help lines of a flag table, one a flag. */

@@ -21,7 +21,11 @@ export const loadFlags = {
     value: "TOKENS",
     help: "context length (default: the model's, as memory allows)",
   },
-  memory: { type: "number", value: "BYTES", help: "most memory for weights, cache and activations together" },
+  memory: {
+    type: "bytes",
+    value: "BYTES",
+    help: "most memory for weights, cache and activations together, such as 8GB",
+  },
   drafter: { type: "string", value: "SOURCE", help: "drafter network of the model" },
   "kv-cache": {
     type: "string",

@@ -25,6 +25,8 @@ Deno.test("absent flags are absent, so that defaults stay with the library", () 
 Deno.test("an unknown flag is named with the known ones", () => {
   const error = assertThrows(() => parseFlags(["--temprature", "1"], flags), UnknownOption, "--temprature");
   assertStringIncludes(error.message, "--temperature");
+  assertThrows(() => parseFlags(["-t", "1"], flags), UnknownOption, 'Unknown option "-t"');
+  assertThrows(() => parseFlags(["--temprature=1"], flags), UnknownOption, 'Unknown option "--temprature"');
 });
 
 Deno.test("a value of the wrong kind is named with its flag", () => {
@@ -35,6 +37,24 @@ Deno.test("a value of the wrong kind is named with its flag", () => {
   );
   assertThrows(() => parseFlags(["--temperature", ""], flags), InvalidArgument, "--temperature");
   assertThrows(() => parseFlags(["--device", "tpu"], flags), InvalidArgument, "cpu, metal");
+});
+
+Deno.test("bytes may have a unit, of thousands or of 1024", () => {
+  const sized = { memory: { type: "bytes", help: "most" } } as const;
+  const read = (text: string) => parseFlags(["--memory", text], sized).values.memory;
+  const values = { "12000000": 12e6, "8GB": 8e9, "8g": 8e9, "1.5 GiB": 1.5 * 2 ** 30, "512MiB": 2 ** 29 };
+  for (
+    const [text, bytes] of Object.entries({ ...values, "64k": 64e3, "2Tb": 2e12, "1e9": 1e9, "0.5kB": 500 })
+  ) {
+    assertEquals(read(text), bytes, text);
+  }
+  for (const wrong of ["much", "", "GB", "8 GBit", "-8GB", "8,5GB"]) {
+    assertThrows(
+      () => read(wrong),
+      InvalidArgument,
+      `--memory is "${wrong}"; it takes bytes, as in 8GB`,
+    );
+  }
 });
 
 Deno.test("a switch takes no value but true and false", () => {
