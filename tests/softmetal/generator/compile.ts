@@ -132,7 +132,7 @@ const MODES = {
   fast: ["-O2", "-gline-tables-only"],
   detect: [
     "-O1",
-    "-g",
+    "-gline-tables-only",
     "-DSM_DETECT=1",
     `-fsanitize=thread,${TRAPS}`,
     `-fsanitize-trap=${TRAPS}`,
