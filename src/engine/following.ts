@@ -2,7 +2,7 @@
 import { type FollowingRun, NO_LOGITS } from "../../ffi/pass.ts";
 import { OUTPUT } from "../schedule/text.ts";
 import type { SamplingOptions } from "../sample/sampler.ts";
-import type { Part } from "./forward.ts";
+import type { Part } from "./part.ts";
 import { HEADER_WORDS } from "./input.ts";
 import { CANDIDATES, type OutputViews } from "./results.ts";
 

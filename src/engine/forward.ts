@@ -6,26 +6,18 @@ import type { Buffer } from "../../ffi/buffer.ts";
 import type { Device } from "../../ffi/device.ts";
 import type { Pass, RunStatistics } from "../../ffi/pass.ts";
 import { PagePool } from "../cache/pages.ts";
-import { PrefixTree, type TokenKey } from "../cache/prefix.ts";
+import { PrefixTree } from "../cache/prefix.ts";
 import { type PageStore, Sequence } from "../cache/sequence.ts";
 import { DeviceError, Disposed } from "../errors.ts";
 import { macrotask } from "../event_loop.ts";
 import { type KvFormat, pageBytes, type PageGroup } from "../schedule/groups.ts";
 import type { TextPlan } from "../schedule/text.ts";
-import type { Adjustments } from "../sample/adjustments.ts";
-import type { SamplingOptions } from "../sample/sampler.ts";
 import type { Warning } from "../warning.ts";
 import type { Drafter } from "./drafter.ts";
 import { followingRun } from "./following.ts";
-import { encodeInput, type InputRow, type OutputRow } from "./input.ts";
-import {
-  type EmbeddedMedia,
-  embedMedia,
-  mediaAt,
-  type MediaPlace,
-  type PlacedMedia,
-  splitBlock,
-} from "./placed.ts";
+import { encodeInput } from "./input.ts";
+import { gather, type Part, type PrefillOptions, type RowRequest, type SoftRows } from "./part.ts";
+import { embedMedia, type MediaPlace, splitBlock } from "./placed.ts";
 import { Pace, type PaceOptions } from "./pace.ts";
 import { OutputViews, Results } from "./results.ts";
 import { Scheduler } from "./scheduler.ts";
@@ -37,6 +29,11 @@ export interface CompiledPlan {
   plan: TextPlan;
   pass: Pass;
   /** holds the activations */ arena: Buffer;
+}
+
+/** What models that see or hear have besides. */
+export interface MediaParts extends SoftRows {
+  /** of the prefill plan's soft tokens */ soft: Buffer;
 }
 
 /** What a `Forward` is made of; it owns all of it but the device. */
@@ -51,12 +48,7 @@ export interface ForwardParts extends PaceOptions {
   /** decode rows first, then rows of prompts */ prefill: CompiledPlan;
   /** decode rows alone */ decode: CompiledPlan;
   /** rows that a forward takes where a block asks for more than the pace allows */ blockRows: number;
-  /** of models that see or hear */ media?: {
-    /** of the prefill plan's soft tokens */ soft: Buffer;
-    /** rows see whole pictures in some layers */ blocks: boolean;
-    /** id that stands for media in embeddings */ pad: number;
-    /** numbers of a soft token */ width: number;
-  };
+  /** of models that see or hear */ media?: MediaParts;
   /** compiles the decode plan that keeps its states; called once at most */
   compileTrace(): Promise<CompiledPlan>;
   /** see `SHORT_SECONDS`, which tests change */ shortSeconds?: number;
@@ -67,47 +59,6 @@ export interface SharedParts
   extends Pick<ForwardParts, "device" | "layout" | "groups" | "kvFormat" | "kvPages" | "kv"> {
   /** in the order of the layout */ weightBuffers: readonly Buffer[];
   exact: boolean;
-}
-
-/** What a row asks of the device beside its logits. */
-export interface RowRequest extends Omit<OutputRow, "row"> {
-  /**
-   * how the token after the row is drawn, where `canFollow` and the sequence most likely goes on with it: the forward after this one
-   * may then begin before `take` was called
-   */
-  draw?: RowDraw;
-}
-
-/** How a token is drawn that most likely follows. */
-export interface RowDraw {
-  options: SamplingOptions;
-  /** what the token changes of the row's adjustments */ adjustments: Adjustments;
-}
-
-/** Rows of one sequence in a forward; the sequence has room for them. */
-export interface Part {
-  sequence: Sequence;
-  /** what follows the stored tokens */ tokens: readonly number[];
-  rowClass: InputRow["rowClass"];
-  /** of the last rows, which produce output */ requests: readonly RowRequest[];
-  /** outputs that they need */ mask: number;
-  /** of the timeline, all but those that end before the tokens */ media?: readonly EmbeddedMedia[];
-}
-
-/** How to run a prompt. */
-export interface PrefillOptions {
-  /** rows at the end that produce output */ outputs: number;
-  mask: number;
-  /** what the last row asks for */ last?: RowRequest;
-  /** of the whole timeline, stored tokens included; the prefix cache keeps its pages */ keys?:
-    readonly TokenKey[];
-  /** of the whole timeline; ids at their places are placeholders */ media?: readonly PlacedMedia[];
-  signal?: AbortSignal;
-}
-
-/** A prompt whose media are embedded. */
-export interface EmbeddedPrefill extends Omit<PrefillOptions, "media"> {
-  /** all but those that end before the prompt */ media?: readonly EmbeddedMedia[];
 }
 
 /**
@@ -385,19 +336,7 @@ export class Forward implements AsyncDisposable {
   ): Promise<{ results: Results[]; seconds: number }> {
     this.check();
     this.#stopped = false;
-    const rows: InputRow[] = [], outputs: OutputRow[] = [];
-    let mask = 0;
-    const soft: Float32Array[] = [];
-    for (let index = 0; index < parts.length; index++) {
-      const { sequence, tokens, rowClass, requests, mask: own, media } = parts[index];
-      const firstOutput = rows.length + tokens.length - requests.length;
-      for (let i = 0; i < tokens.length; i++) {
-        const row = { token: tokens[i], position: sequence.length + i, sequence: index, rowClass };
-        rows.push(media ? this.#softRow(row, media, soft) : row);
-      }
-      for (let i = 0; i < requests.length; i++) outputs.push({ ...requests[i], row: firstOutput + i });
-      if (requests.length > 0) mask |= own;
-    }
+    const { rows, outputs, mask, soft } = gather(parts, this.#parts.media);
     const count = outputs.length;
     const views = this.#outputs(plan, mask, count);
     if (soft.length > 0) {
@@ -467,18 +406,6 @@ export class Forward implements AsyncDisposable {
     await macrotask();
     this.check(); // it may have been closed meanwhile
     return statistics;
-  }
-
-  /** A row whose token may be a placeholder; its soft token is added to `soft`. */
-  #softRow(row: InputRow, media: readonly EmbeddedMedia[], soft: Float32Array[]): InputRow {
-    const at = mediaAt(media, row.position);
-    if (at === undefined) return row;
-    const { pad, width, blocks } = this.#parts.media!;
-    const { start, soft: { values, tokens } } = at;
-    const index = row.position - start;
-    soft.push(values.subarray(index * width, (index + 1) * width));
-    const block = blocks && at.block && tokens > 1 ? [start, start + tokens - 1] as const : undefined;
-    return { ...row, token: pad, soft: soft.length - 1, block };
   }
 
   async #writeSoft({ softBuffer }: TextPlan, soft: readonly Float32Array[]): Promise<void> {

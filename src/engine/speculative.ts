@@ -5,7 +5,7 @@
  */
 import type { PageTable } from "./input.ts";
 import type { Drafter } from "./drafter.ts";
-import type { RowRequest } from "./forward.ts";
+import type { RowRequest } from "./part.ts";
 import { CANDIDATES } from "./results.ts";
 
 /** Drafts of one forward at most. */

@@ -1,7 +1,7 @@
 /** What waits for a forward: decode rows, prompts, and work that no forward may run beside. */
 import type { TokenKey } from "../cache/prefix.ts";
 import type { Sequence } from "../cache/sequence.ts";
-import type { EmbeddedPrefill, Part, RowRequest } from "./forward.ts";
+import type { EmbeddedPrefill, Part, RowRequest } from "./part.ts";
 import type { Results } from "./results.ts";
 import type { DraftRequest } from "./speculative.ts";
 

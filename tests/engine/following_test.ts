@@ -2,7 +2,7 @@
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import type { GenerateOptions, Model } from "../../mod.ts";
 import type { Sequence } from "../../src/cache/sequence.ts";
-import type { RowRequest } from "../../src/engine/forward.ts";
+import type { RowRequest } from "../../src/engine/part.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
 import { CANDIDATE_OUTPUTS, type Results } from "../../src/engine/results.ts";
