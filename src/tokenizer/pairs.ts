@@ -3,128 +3,106 @@
  * in them is an object.
  */
 
-const STRIDE = 4; // left, right, rank, result
-const SET_STRIDE = 2; // left, right
-
-/** Pairs of non-negative ids → `rank` and `result`. */
-export class PairTable {
-  #slots: Int32Array; // [capacity × STRIDE]; left = -1 marks a free slot
+/** Slots of so many numbers, which begin with a pair of non-negative ids; a left of -1 marks a free one. */
+class PairSlots {
+  readonly #stride: number;
+  #slots: Int32Array; // [capacity × stride]
   #mask: number; // capacity - 1; capacity is a power of two
   #pairs = 0;
 
   /** Room for about `expected` pairs; it grows beyond that. */
-  constructor(expected: number) {
+  protected constructor(expected: number, stride: number) {
     let capacity = 16;
     while (capacity < expected * 1.5) capacity *= 2;
+    this.#stride = stride;
+    this.#slots = new Int32Array(capacity * stride).fill(-1);
     this.#mask = capacity - 1;
-    this.#slots = new Int32Array(capacity * STRIDE).fill(-1);
   }
 
-  /** Sets a pair, replacing what it held. */
-  set(left: number, right: number, rank: number, result: number): void {
-    let slots = this.#slots;
-    let at = this.#home(left, right);
-    while (slots[at] !== -1 && (slots[at] !== left || slots[at + 1] !== right)) at = this.#next(at);
-    if (slots[at] === -1 && ++this.#pairs * 4 > (this.#mask + 1) * 3) {
-      this.#grow();
-      slots = this.#slots;
-      at = this.#home(left, right);
-      while (slots[at] !== -1) at = this.#next(at);
-    }
-    slots[at] = left;
-    slots[at + 1] = right;
-    slots[at + 2] = rank;
-    slots[at + 3] = result;
-  }
-
-  /** The slot of a pair, for {@link rank} and {@link result}; -1 when absent. */
-  find(left: number, right: number): number {
-    const slots = this.#slots;
-    let at = this.#home(left, right);
-    while (slots[at] !== -1) {
-      if (slots[at] === left && slots[at + 1] === right) return at;
-      at = this.#next(at);
-    }
-    return -1;
-  }
-
-  /** Rank at a slot that {@link find} returned. */
-  rank(slot: number): number {
-    return this.#slots[slot + 2];
-  }
-
-  /** Result id at a slot that {@link find} returned. */
-  result(slot: number): number {
-    return this.#slots[slot + 3];
-  }
-
-  #grow(): void {
-    const old = this.#slots;
-    this.#slots = new Int32Array(2 * old.length).fill(-1);
-    this.#mask = 2 * this.#mask + 1;
-    for (let from = 0; from < old.length; from += STRIDE) {
-      if (old[from] === -1) continue;
-      let at = this.#home(old[from], old[from + 1]);
-      while (this.#slots[at] !== -1) at = this.#next(at);
-      for (let i = 0; i < STRIDE; i++) this.#slots[at + i] = old[from + i];
-    }
-  }
-
-  #home(left: number, right: number): number {
-    return (hashOf(left, right) & this.#mask) * STRIDE;
-  }
-
-  #next(slot: number): number {
-    return (slot + STRIDE) & (this.#mask * STRIDE);
-  }
-}
-
-/** A set of pairs of non-negative ids, at half of what a {@link PairTable} takes. */
-export class PairSet {
-  #slots: Int32Array; // [capacity × SET_STRIDE]; left = -1 marks a free slot
-  #mask: number; // capacity - 1; capacity is a power of two
-  #pairs = 0;
-
-  /** Room for about `expected` pairs; it grows beyond that. */
-  constructor(expected: number) {
-    let capacity = 16;
-    while (capacity < expected * 1.5) capacity *= 2;
-    this.#mask = capacity - 1;
-    this.#slots = new Int32Array(capacity * SET_STRIDE).fill(-1);
-  }
-
-  /** Adds a pair. */
-  add(left: number, right: number): void {
-    const at = this.#find(left, right);
-    if (this.#slots[at] !== -1) return;
-    this.#slots[at] = left;
-    this.#slots[at + 1] = right;
-    if (++this.#pairs * 4 > (this.#mask + 1) * 3) this.#grow();
-  }
-
-  /** Whether a pair was added. */
-  has(left: number, right: number): boolean {
-    return this.#slots[this.#find(left, right)] !== -1;
+  /** The numbers of all slots, until a pair is added. */
+  protected get slots(): Int32Array {
+    return this.#slots;
   }
 
   /** The slot of a pair, or the free one where it would be. */
-  #find(left: number, right: number): number {
-    const slots = this.#slots, end = this.#mask * SET_STRIDE;
-    let at = (hashOf(left, right) & this.#mask) * SET_STRIDE;
-    while (slots[at] !== -1 && (slots[at] !== left || slots[at + 1] !== right)) at = (at + SET_STRIDE) & end;
+  protected slotOf(left: number, right: number): number {
+    const slots = this.#slots, stride = this.#stride, end = this.#mask * stride;
+    let at = (hashOf(left, right) & this.#mask) * stride;
+    while (slots[at] !== -1 && (slots[at] !== left || slots[at + 1] !== right)) at = (at + stride) & end;
+    return at;
+  }
+
+  /** The slot of a pair, which is added where it is not there. */
+  protected put(left: number, right: number): number {
+    let at = this.slotOf(left, right);
+    if (this.#slots[at] !== -1) return at;
+    if (++this.#pairs * 4 > (this.#mask + 1) * 3) {
+      this.#grow();
+      at = this.slotOf(left, right);
+    }
+    this.#slots[at] = left;
+    this.#slots[at + 1] = right;
     return at;
   }
 
   #grow(): void {
-    const old = this.#slots;
+    const old = this.#slots, stride = this.#stride;
     this.#slots = new Int32Array(2 * old.length).fill(-1);
     this.#mask = 2 * this.#mask + 1;
-    for (let from = 0; from < old.length; from += SET_STRIDE) {
+    for (let from = 0; from < old.length; from += stride) {
       if (old[from] === -1) continue;
-      const at = this.#find(old[from], old[from + 1]);
-      this.#slots[at] = old[from];
-      this.#slots[at + 1] = old[from + 1];
+      const at = this.slotOf(old[from], old[from + 1]);
+      for (let i = 0; i < stride; i++) this.#slots[at + i] = old[from + i];
     }
+  }
+}
+
+/** Pairs of non-negative ids → `rank` and `result`. */
+export class PairTable extends PairSlots {
+  /** Room for about `expected` pairs; it grows beyond that. */
+  constructor(expected: number) {
+    super(expected, 4); // left, right, rank, result
+  }
+
+  /** Sets a pair, replacing what it held. */
+  set(left: number, right: number, rank: number, result: number): void {
+    const at = this.put(left, right);
+    this.slots[at + 2] = rank;
+    this.slots[at + 3] = result;
+  }
+
+  /** The slot of a pair, for {@link rank} and {@link result}; -1 when absent. */
+  find(left: number, right: number): number {
+    const at = this.slotOf(left, right);
+    return this.slots[at] === -1 ? -1 : at;
+  }
+
+  /** Rank at a slot that {@link find} returned. */
+  rank(slot: number): number {
+    return this.slots[slot + 2];
+  }
+
+  /** Result id at a slot that {@link find} returned. */
+  result(slot: number): number {
+    return this.slots[slot + 3];
+  }
+}
+
+/** A set of pairs of non-negative ids, at half of what a {@link PairTable} takes. */
+export class PairSet extends PairSlots {
+  /** Room for about `expected` pairs; it grows beyond that. */
+  constructor(expected: number) {
+    super(expected, 2); // left, right
+  }
+
+  /** Adds a pair. */
+  add(left: number, right: number): void {
+    this.put(left, right);
+  }
+
+  /** Whether a pair was added. */
+  has(left: number, right: number): boolean {
+    return this.slots[this.slotOf(left, right)] !== -1;
   }
 }
 
