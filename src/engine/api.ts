@@ -78,7 +78,7 @@ export interface CompleteOptions {
   seed?: number;
   /** Ends the reply before any of these texts. */
   stop?: string | readonly string[];
-  /** Added to the logits, by token id; tokens that the checkpoint suppresses are never drawn unless they are named here. */
+  /** Added to the logits, by token id, from -1e6 (never drawn) to 1e6; tokens that the checkpoint suppresses are never drawn unless they are named here. */
   logitBias?: Readonly<Record<number, number>> | ReadonlyMap<number, number>;
   /** Log-probabilities of the generated tokens, and of this many alternatives for each. */
   logprobs?: boolean | number;
