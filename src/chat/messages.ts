@@ -105,11 +105,17 @@ const OWN_FIELDS = new Set([
   "name",
 ]);
 
-/**
- * Checks messages and brings them into the shape that templates read. `channels` says whether the vocabulary has
- * thinking channels. Throws InvalidArgument that names the message.
- */
-export function prepareMessages(messages: readonly Message[], channels: boolean): PreparedMessages {
+/** What a model and its template make of messages. */
+export interface MessageTraits {
+  /** the vocabulary has thinking channels */ channels: boolean;
+  /** the template goes through the parts of system messages */ systemParts: boolean;
+}
+
+/** Checks messages and brings them into the shape that templates read. Throws InvalidArgument that names the message. */
+export function prepareMessages(
+  messages: readonly Message[],
+  { channels, systemParts }: MessageTraits,
+): PreparedMessages {
   if (!Array.isArray(messages) || messages.length === 0) {
     throw new InvalidArgument(
       'There are no messages. Pass at least one, such as {role: "user", content: "…"}.',
@@ -133,7 +139,7 @@ export function prepareMessages(messages: readonly Message[], channels: boolean)
       out[field] = value;
       if (!isEmpty(value)) furtherFields.push({ field, where });
     }
-    const content = prepareContent(message, where, media);
+    const content = prepareContent(message, where, media, systemParts);
     warnings.push(...ignoredOfParts(message, where));
     if (content !== undefined) {
       out.content = message.role === "assistant" && channels ? withoutChannels(content) : content;
@@ -209,7 +215,12 @@ export function prepareTools(tools: readonly Tool[]): Tool[] {
 }
 
 /** Content for the template: text, parts, a mapping (tool results), null, or undefined where there is none. */
-function prepareContent(message: Message, where: string, media: ContentPart[]): unknown {
+function prepareContent(
+  message: Message,
+  where: string,
+  media: ContentPart[],
+  systemParts: boolean,
+): unknown {
   const { content, role } = message;
   if (content === null || content === undefined) {
     if (role === "assistant") return content;
@@ -238,9 +249,9 @@ function prepareContent(message: Message, where: string, media: ContentPart[]): 
       `${where}: part ${j} has the type ${describe(type)}. Use one of text, ${MEDIA.join(", ")}.${hint}`,
     );
   });
-  // Templates print such a list as Python does ("[{'type': …}]") in the system turn.
-  if (role !== "user" && role !== "assistant") return joinTexts(parts);
-  return parts;
+  if (role === "user" || role === "assistant" || role !== "tool" && systemParts) return parts;
+  // Such a template prints the list as Python does ("[{'type': …}]").
+  return joinTexts(parts);
 }
 
 type TemplatePart = { type: string; text?: string };

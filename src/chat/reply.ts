@@ -41,6 +41,8 @@ export interface ReplyTokenizer {
 export interface ReplyParserOptions {
   /** Makes the id of the call with this index; "call_0", "call_1" … by default. */
   callId?: (index: number) => string;
+  /** The ids that the reply goes on from: some templates end a prompt inside a channel of thoughts. Default: none. */
+  prompt?: readonly number[];
 }
 
 /** The ids that end a turn: those that the tokenizer's files name, and those that Gemma's format defines. */
@@ -80,6 +82,7 @@ export class ReplyParser {
     this.#tokenNames = new Map([...tokenizer.controlTokens].map(([name, id]) => [id, name]));
     this.#decoder = tokenizer.stream();
     this.#callId = options.callId ?? ((index) => `call_${index}`);
+    this.#beginAfter(options.prompt ?? []);
   }
 
   /** Takes the next id. Ids of stop tokens may be passed or left out. */
@@ -100,6 +103,13 @@ export class ReplyParser {
     if (this.#state === "thinking") this.#endThinking();
     this.#state = "text";
     return this.#take();
+  }
+
+  /** Begins in the channel that the prompt has left open, if its last control token opens one. */
+  #beginAfter(prompt: readonly number[]): void {
+    const last = prompt.findLastIndex((id) => this.#tokenNames.has(id));
+    if (last < 0 || this.#tokenNames.get(prompt[last]) !== "<|channel>") return;
+    for (const id of prompt.slice(last)) this.push(id); // what it says of itself is the prompt's
   }
 
   #take(): ReplyEvent[] {

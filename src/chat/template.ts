@@ -61,6 +61,9 @@ const THINKING_UNKNOWN: Warning = {
   message: "This model's chat template does not know thinking; the option is ignored.",
 };
 
+/** What takes the name of a field as its first argument, or by the keyword `attribute`. */
+const NAMED_BY = ["get", "attr", "selectattr", "rejectattr", "attribute"];
+
 const RENDER_OPTIONS = ["tools", "thinking", "addGenerationPrompt"];
 
 /** A parsed chat template; immutable, any number of renders. */
@@ -75,6 +78,7 @@ export class ChatTemplate {
   readonly #bosToken: string;
   readonly #eosToken: string;
   #lines: Map<TemplateNode, number> | undefined;
+  #systemParts: boolean | undefined;
 
   /** Parses the template. Throws TemplateError with the line, where the parser tells it. */
   constructor(source: string, options: ChatTemplateOptions) {
@@ -97,8 +101,10 @@ export class ChatTemplate {
     for (const name of Object.keys(options)) {
       if (!RENDER_OPTIONS.includes(name)) throw new UnknownOption(name, RENDER_OPTIONS);
     }
-    const channels = this.#controlTokens.has("<|channel>");
-    const prepared = prepareMessages(messages, channels);
+    const prepared = prepareMessages(messages, {
+      channels: this.#controlTokens.has("<|channel>"),
+      systemParts: messages instanceof Array && messages.some(hasSystemParts) && this.#takesSystemParts(),
+    });
     const variables: Record<string, unknown> = {
       messages: callerValue(prepared.messages, "messages"),
       bos_token: this.#bosToken,
@@ -114,7 +120,7 @@ export class ChatTemplate {
     const { text, segments, warnings } = splitRendered(this.#run(variables), this.#controlTokens);
     this.#checkMedia(prepared.media, segments);
     const thoughtless = options.thinking && !this.#reads("enable_thinking") ? [THINKING_UNKNOWN] : [];
-    const ignored = prepared.furtherFields.filter(({ field }) => !this.#reads(field))
+    const ignored = prepared.furtherFields.filter(({ field }) => !this.#readsField(field))
       .map(({ field, where }) => ignoredField(field, where));
     return {
       text,
@@ -124,11 +130,43 @@ export class ChatTemplate {
     };
   }
 
-  /** Whether a name occurs in the template, as in `message.name` or `message["name"]`. */
+  /** Whether a variable of this name occurs in the template. */
   #reads(name: string): boolean {
-    return this.#tokens.some(({ type, value }) =>
-      (type === "Identifier" || type === "StringLiteral") && value === name
+    return this.#tokens.some(({ type, value }) => type === "Identifier" && value === name);
+  }
+
+  /**
+   * Whether the template looks at a field of this name: `message.name`, `message["name"]`, `message.get("name")`, or by the name
+   * that a filter is given. A text that something is compared with, as in `part.type == "audio"`, is no field.
+   */
+  #readsField(name: string): boolean {
+    const tokens = this.#tokens;
+    const is = (at: number, ...types: string[]) => types.includes(tokens[at]?.type);
+    return tokens.some(({ type, value }, i) => {
+      if (value !== name) return false;
+      if (type === "Identifier") return is(i - 1, "Dot");
+      if (type !== "StringLiteral") return false;
+      if (is(i - 1, "OpenSquareBracket")) {
+        return is(i + 1, "CloseSquareBracket") &&
+          is(i - 2, "Identifier", "CloseSquareBracket", "CloseParen", "StringLiteral");
+      }
+      const by = is(i - 1, "OpenParen", "Equals") ? tokens[i - 2]?.value : undefined;
+      return by !== undefined && NAMED_BY.includes(by);
+    });
+  }
+
+  /** Whether the template goes through the parts of a system message; others print the list as it is, or its first part alone. */
+  #takesSystemParts(): boolean {
+    if (this.#systemParts !== undefined) return this.#systemParts;
+    const parts = ["first", "second"].map((text) => ({ type: "text", text }));
+    const messages = [{ role: "system", content: parts }, { role: "user", content: "third" }];
+    const run = runTemplate(
+      this.#program as unknown as TemplateNode,
+      { messages, bos_token: "", eos_token: "", add_generation_prompt: true },
+      this.#limits,
+      this.#now,
     );
+    return this.#systemParts = "text" in run && /first[^{}[\]]*second/.test(run.text);
   }
 
   /** A template that never reads `tools` would ignore them silently. */
@@ -175,6 +213,11 @@ export class ChatTemplate {
       );
     }
   }
+}
+
+/** Whether a message is one of the system with a list of parts. */
+function hasSystemParts(message: Message): boolean {
+  return ["system", "developer"].includes(message?.role) && Array.isArray(message.content);
 }
 
 /** Where a checkpoint keeps its template. */

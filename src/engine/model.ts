@@ -195,7 +195,7 @@ export class LoadedModel implements Model {
     const prepared = await this.media.prepare(rendered.media, { imageTokens, signal: settings.signal });
     const { ids, spans } = this.media.expand(rendered.segments, prepared, this.tokenizer);
     const warnings = [...rendered.warnings, ...prepared.flatMap((medium) => medium.warnings)];
-    yield* this.#replyTo(ids, settings, chatReader(this.tokenizer), warnings, spans);
+    yield* this.#replyTo(ids, settings, chatReader(this.tokenizer, ids), warnings, spans);
   }
 
   async complete(text: string, options: CompleteOptions = {}): Promise<Reply> {

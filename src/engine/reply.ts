@@ -24,9 +24,9 @@ interface Reader {
   finish(): ReturnType<ReplyParser["finish"]>;
 }
 
-/** A chat reply: text, thoughts and tool calls. */
-export function chatReader(tokenizer: Tokenizer): Reader {
-  return new ReplyParser(tokenizer);
+/** A chat reply to `prompt`: text, thoughts and tool calls. */
+export function chatReader(tokenizer: Tokenizer, prompt: readonly number[]): Reader {
+  return new ReplyParser(tokenizer, { prompt });
 }
 
 /** A raw continuation: all text, control tokens left out. */

@@ -222,7 +222,7 @@ export class TimelineSession implements Session {
     const base = before?.base ?? ids.length;
     const earlier = [...(before?.messages ?? [])];
     if (before !== undefined && before.replyStart < ids.length && added[0]?.role !== "assistant") {
-      earlier.push(this.#readReply(ids.slice(before.replyStart)));
+      earlier.push(this.#readReply(before.replyStart));
     }
     const effective = { ...before?.options, ...options };
     const rendered = this.#model.render([...earlier, ...added], effective);
@@ -284,9 +284,11 @@ export class TimelineSession implements Session {
     return { media, keys: timelineKeys(ids, media) };
   }
 
-  /** The message that generated tokens make. */
-  #readReply(ids: number[]): Message {
-    const reader = chatReader(this.#model.tokenizer);
+  /** The message that the tokens generated from `start` on make. */
+  #readReply(start: number): Message {
+    const { ids: all } = this.#timeline;
+    const ids = all.slice(start);
+    const reader = chatReader(this.#model.tokenizer, all.slice(0, start));
     const message: Message = { role: "assistant", content: "" };
     for (const event of [...ids.flatMap((id) => reader.push(id)), ...reader.finish()]) {
       if (event.type === "text") message.content += event.text;

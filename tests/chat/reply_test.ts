@@ -175,6 +175,31 @@ Deno.test("an empty or unfinished thought leaves no marker in the answer", () =>
   assertEquals(parseText("<|channel>thought\na<turn|>"), [{ type: "thinking", text: "a" }]);
 });
 
+Deno.test("R10: a reply to a prompt that ends inside a channel of thoughts begins with thoughts", () => {
+  const encode = (text: string) => tokenizer.encode(text, { special: true });
+  const events = (prompt: string, reply: string) => {
+    const parser = new ReplyParser(tokenizer, { prompt: encode(prompt) });
+    return joined([...encode(reply).flatMap((id) => parser.push(id)), ...parser.finish()]);
+  };
+  const turn = "<bos><|turn>user\nHi<turn|>\n<|turn>model\n";
+  const thought: ReplyEvent[] = [{ type: "thinking", text: "I think." }, { type: "text", text: "Yes." }];
+  for (const begun of ["<|channel>thought\n", "<|channel>thought", "<|channel>", "<|channel>thought\nI "]) {
+    const rest = "<|channel>thought\nI think.\n<channel|>Yes.".slice(begun.length);
+    const expected = begun.endsWith("I ")
+      ? [{ type: "thinking" as const, text: "think." }, thought[1]]
+      : thought;
+    assertEquals(events(turn + begun, rest), expected, begun);
+  }
+  assertEquals(events(turn + "<|channel>thought\n", "I th"), [{ type: "thinking", text: "I th" }]);
+  // Closed channels, as larger models have them before an answer without thoughts, and markers in a user's words open none.
+  for (const closed of ["<|channel>thought\n<channel|>", "<|channel>thought\nIt.\n<channel|>So: "]) {
+    assertEquals(events(turn + closed, "Yes."), [{ type: "text", text: "Yes." }]);
+  }
+  const forged = tokenizer.encodeSegments([{ control: "<|turn>" }, { text: "model\n<|channel>thought\n" }]);
+  const parser = new ReplyParser(tokenizer, { prompt: forged });
+  assertEquals(encode("Yes.").flatMap((id) => parser.push(id)).map(({ type }) => type)[0], "text");
+});
+
 Deno.test("a tool result that the model invents is dropped with a warning", () => {
   const events = parseText(
     "<|tool_call>call:f{}<tool_call|><|tool_response>response:f{a:1}<tool_response|>ok",

@@ -2,7 +2,7 @@ import { assert, assertEquals, assertThrows } from "@std/assert";
 import { InvalidArgument, TemplateError, UnknownOption } from "../../src/errors.ts";
 import type { Message } from "../../src/chat/messages.ts";
 import { ChatTemplate, chatTemplateSource } from "../../src/chat/template.ts";
-import { gemmaTemplate, template } from "./support.ts";
+import { gemmaTemplate, template, tinyTemplate } from "./support.ts";
 
 const HI: Message[] = [{ role: "user", content: "Hi" }];
 
@@ -293,6 +293,51 @@ Deno.test("a field that the template does not name is a warning, and one that it
     at: 9,
   }]);
   assertEquals([text, warnings.length], ["calmhere", 1]);
+});
+
+Deno.test("R31: media in the place of a field are a warning, also where the template compares parts with that word", async () => {
+  for (const chat of [await gemmaTemplate("updated"), await gemmaTemplate("launch"), await tinyTemplate()]) {
+    for (const field of ["image", "audio", "video", "images", "input_audio", "image_url"]) {
+      const { text, warnings } = chat.render([{ role: "user", content: "Listen.", [field]: "clip" }]);
+      assert(!text.includes("clip"));
+      assertEquals(warnings.map(({ code, message }) => [code, message.slice(0, 22 + field.length)]), [
+        ["field_ignored", `Message 0: its field "${field}`],
+      ]);
+    }
+  }
+  const reads = [
+    "{{ messages[0].audio }}",
+    "{{ messages[0]['audio'] }}",
+    "{{ messages[0].get('audio', '') }}",
+    "{{ (messages | selectattr('audio') | list | first).content }}",
+    "{{ messages | map(attribute='audio') | join }}",
+  ];
+  for (const source of reads) {
+    assertEquals(template(source).render([{ role: "user", content: "a", audio: "b" }]).warnings, [], source);
+  }
+});
+
+Deno.test("R11: parts of a system message are the template's to put together, where it goes through them", () => {
+  const system: Message = {
+    role: "system",
+    content: [{ type: "text", text: " Part one." }, { type: "text", text: "Part two." }],
+  };
+  const messages: Message[] = [system, ...HI];
+  const [first, rest] = ["{% set first = messages[0]['content'] %}", "{{ messages[1].content }}"];
+  // As the template that Gemma 4's repositories have since July 2026.
+  const goesThrough = "{% if first is string %}{{ first | trim }}{% else %}" +
+    "{% for item in first %}{{ item['text'] | trim + ' ' }}{% endfor %}{% endif %}";
+  assertEquals(template(first + goesThrough + rest).render(messages).text, "Part one. Part two. Hi");
+  const printed = template(first + "{{ first | trim }}" + rest); // a list in Python's spelling
+  assertEquals(printed.render(messages).text, "Part one.Part two.Hi");
+  const firstAlone = template(first + "{{ first if first is string else first[0]['text'] }}" + rest);
+  assertEquals(firstAlone.render(messages).text, " Part one.Part two.Hi");
+  const raises = template(
+    first + "{% if first is not string %}{{ raise_exception('no parts') }}{% endif %}" + rest,
+  );
+  assertEquals(raises.render(messages).text, "Hi");
+  const developer = template(first + goesThrough).render([{ ...system, role: "developer" }]).text;
+  assertEquals(developer, "Part one. Part two. ");
 });
 
 Deno.test("thinking that the template does not know is a warning", async () => {

@@ -1,8 +1,9 @@
 /** Replies from scripted tokens: what ends them, and what becomes of their text. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
-import { load, loadTokenizer, type Reply, type StreamPart } from "../../mod.ts";
+import { load, loadTokenizer, type Message, type Model, type Reply, type StreamPart } from "../../mod.ts";
 import type { Draw } from "../../src/engine/draw.ts";
 import { chatReader, replyParts, textReader } from "../../src/engine/reply.ts";
+import { EXACT } from "../support/calls.ts";
 import { TINY } from "../support/models.ts";
 
 const tokenizer = await loadTokenizer(TINY);
@@ -34,7 +35,7 @@ async function scripted(ids: number[], end: Draw["end"], stops: string[] = [], r
     }
   }
   const parts: StreamPart[] = [];
-  const reader = raw ? textReader(tokenizer) : chatReader(tokenizer);
+  const reader = raw ? textReader(tokenizer) : chatReader(tokenizer, []);
   for await (const part of replyParts(draws(), reader, stops, FACTS)) parts.push(part);
   const done = parts.at(-1)!;
   assert(done.type === "done");
@@ -87,6 +88,53 @@ Deno.test("a call that is cut off is text with a warning, and the reply ends wit
   assertEquals(reply.finishReason, "length");
   assertEquals(reply.toolCalls, []);
   assert(reply.warnings.some((warning) => warning.code === "tool_call_cut_off"));
+});
+
+/** The shipped model with another end of its chat template, opened for one use. */
+async function withTemplateEnd(end: string, use: (model: Model) => Promise<void>): Promise<void> {
+  const folder = await Deno.makeTempDir();
+  try {
+    for (const { name } of Deno.readDirSync(TINY)) await Deno.symlink(`${TINY}/${name}`, `${folder}/${name}`);
+    const template = await Deno.readTextFile(`${TINY}/chat_template.jinja`);
+    await Deno.remove(`${folder}/chat_template.jinja`);
+    await Deno.writeTextFile(`${folder}/chat_template.jinja`, template.trimEnd() + end);
+    await using model = await load(folder, EXACT);
+    await use(model);
+  } finally {
+    await Deno.remove(folder, { recursive: true });
+  }
+}
+
+Deno.test("R10: without the flag nothing of a thought is in prompt or reply, with it both fields are filled", async () => {
+  const messages: Message[] = [
+    { role: "system", content: "Be brief." },
+    { role: "user", content: "What is 78 + 47?" },
+  ];
+  const check = async (model: Model) => {
+    const plain = await model.chat(messages, { temperature: 0 });
+    assertEquals([plain.text, plain.thinking, plain.warnings], ["125", "", []]);
+    assert(!tokenizer.decode(plain.receipt.promptIds).includes("<|think|>"));
+    const thought = await model.chat(messages, { temperature: 0, thinking: true });
+    assertEquals([thought.text, thought.warnings], ["125", []]);
+    assertEquals(thought.thinking, "Units: 8 + 7 = 15. Tens: 7 + 4 + 1 = 12. Total: 125.");
+    return thought.receipt.promptIds;
+  };
+  await using model = await load(TINY, EXACT);
+  const prompt = await check(model);
+  // A template that begins the thoughts itself, as Gemma 4's do after the results of tools since July 2026.
+  await withTemplateEnd("{% if enable_thinking %}<|channel>thought\n{% endif %}", async (begun) => {
+    assertEquals(await check(begun), [
+      ...prompt,
+      ...tokenizer.encode("<|channel>thought\n", { special: true }),
+    ]);
+    using session = begun.session();
+    await session.append(messages, { thinking: true });
+    await Array.fromAsync(session.generate({ temperature: 0 }));
+    await session.append([{ role: "user", content: "What is 27 + 45?" }]);
+    const past: Message[] = [...messages, { role: "assistant", content: "125" }];
+    const whole = [...past, { role: "user" as const, content: "What is 27 + 45?" }];
+    assertEquals(begun.tokenizer.decode(session.ids), begun.renderChat(whole, { thinking: true }));
+  });
 });
 
 Deno.test("each end token of each source ends a reply once, with finishReason stop", async () => {
