@@ -51,7 +51,7 @@ export async function doctor(args: string[], signal: AbortSignal): Promise<void>
     findings.push(finding);
     if (!values.json) await write(Deno.stdout, describe(finding));
   };
-  await examine("deno", async () => await { detail: `${Deno.version.deno}, ${Deno.build.target}` });
+  await examine("deno", async () => await { detail: [Deno.version.deno, ...systemWords()].join(", ") });
   await examine("cache", async () => ({ detail: await cacheFolder() }));
   await examine("library", async () => {
     using bar = new ProgressBar();
@@ -80,6 +80,12 @@ export async function doctor(args: string[], signal: AbortSignal): Promise<void>
       `${failed.length} of ${findings.length} checks failed: ${failed.map((f) => f.name).join(", ")}.`,
     );
   }
+}
+
+/** What a report of a fault must name of the system: its kind, and its release where that may be asked for. */
+function systemWords(): string[] {
+  const { state } = Deno.permissions.querySync({ name: "sys", kind: "osRelease" });
+  return [Deno.build.target, ...(state === "granted" ? [`${Deno.build.os} ${Deno.osRelease()}`] : [])];
 }
 
 function chosenCases(extent: "full" | "quick" | "variants"): TableCase[] {
@@ -115,6 +121,7 @@ async function examineDevice(
   const what = [
     info.name,
     info.level,
+    ...(info.system === undefined ? [] : [info.system]),
     ...(info.threads > 0 ? [`${info.threads} threads`] : []),
     bytes(info.memoryBytes),
   ];

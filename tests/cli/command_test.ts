@@ -146,6 +146,17 @@ Deno.test("doctor checks the machine and says what it lacks", async () => {
   assertEquals(findings.find((finding) => finding.name === "model")?.state, "ok");
 });
 
+Deno.test("R56: doctor names Deno, the system with its release, the library and the device", async () => {
+  const { code, stdout } = await markbase(["doctor", "--device", "cpu", "--quick"]);
+  assertEquals(code, 0, stdout);
+  const line = (name: string) => stdout.split("\n").find((line) => line.includes(` ${name}: `)) ?? "";
+  for (const part of [Deno.version.deno, Deno.build.target, Deno.build.os, Deno.osRelease()]) {
+    assertStringIncludes(line("deno"), part);
+  }
+  assertMatch(line("library"), /SHA-256 [0-9a-f]{16}/);
+  assertMatch(line("cpu"), /: \S.*, \w+, \d+ threads?, [\d.]+ GB: /);
+});
+
 Deno.test("doctor prints a line for each op, and fails when the device that it is asked about is absent", async () => {
   const { code, stdout } = await markbase(["doctor", "--device", "cpu", "--quick"]);
   assertEquals(code, 0, stdout);

@@ -172,6 +172,29 @@ Deno.test("recipes are written into the config, and what they leave alone stays 
   assertEquals(find(ours), find(original));
 });
 
+Deno.test("R48: the table of per-layer inputs keeps 8 bits in mixed_4_8, and where it has fewer a note says so", async () => {
+  const base = { bits: 4, groupSize: 64 } as const;
+  const table = async (folder: string) => (await openCheckpoint(folder)).weights().perLayerEmbedding!;
+  const notes = ({ result }: { result: { notes: string[] } }) =>
+    result.notes.filter((note) => note.includes("per-layer"));
+  for (const row of [TINY, fixtureModel("e2b")!]) {
+    await using kept = await converted(row, { recipe: namedRecipe("mixed_4_8", 64), base });
+    assertEquals((await table(kept.folder)).format, { kind: "affine", bits: 8, groupSize: 64 });
+    assertEquals(notes(kept), []);
+    await using coarse = await converted(row, { recipe: uniform(base), base });
+    assertEquals((await table(coarse.folder)).format, { kind: "affine", bits: 4, groupSize: 64 });
+    assertEquals(notes(coarse), [
+      "The table of per-layer inputs has 4 bits. Models that have one lose most there: --mixed mixed_4_8 keeps it at 8.",
+    ]);
+    const [most, least] = await Promise.all([kept, coarse].map(({ folder }) => table(folder)));
+    assertEquals(most.shape, least.shape);
+  }
+  const without = fixtureModel("26b-a4b");
+  if (without === null) return console.log("skipped in part: fixture 26b-a4b is absent");
+  await using plain = await converted(without, { recipe: uniform(base), base });
+  assertEquals(notes(plain), []);
+});
+
 Deno.test("what cannot be converted is refused before anything is written", async () => {
   const parent = await Deno.makeTempDir();
   try {
