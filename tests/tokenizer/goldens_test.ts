@@ -34,7 +34,7 @@ const vocabularies = [["gemma3", three], ["gemma4", four], ["gemma3 pieces", pie
 const PIECES_DIFFER = { ids: ["underscore_sp"], skipped: ["unused"] };
 
 for (const [family, tokenizer] of vocabularies) {
-  const test = (name: string, check: (tokenizer: Tokenizer) => void) =>
+  const test = (name: string, check: (tokenizer: Tokenizer) => void | Promise<void>) =>
     Deno.test({ name: `${family}: ${name}`, ignore: tokenizer === null, fn: () => check(tokenizer!) });
 
   test("every golden case has the reference's ids, text and stream pieces", (tokenizer) => {
@@ -58,6 +58,33 @@ for (const [family, tokenizer] of vocabularies) {
 
   test("the vectors published with the vocabulary have the same ids", (tokenizer) => {
     for (const { text, ids } of cases.published_vectors) assertEquals(tokenizer.encode(text), ids, text);
+  });
+
+  test("R01: runs of line ends and spaces are cut as the reference cuts them, alone and between words", (tokenizer) => {
+    // Ids by the tokenizers library 0.23.3: the vocabulary has runs of 1 to 31 line ends, and of 2 to 31 spaces.
+    const [a, b, spaceB, newline, spaces] = [236746, 236763, 518, 107, 138];
+    for (let n = 1; n <= 31; n++) {
+      assertEquals(tokenizer.encode("\n".repeat(n)), [newline + n - 1], `${n} line ends`);
+      assertEquals(
+        tokenizer.encode(`a${"\n".repeat(n)}b`),
+        [a, newline + n - 1, b],
+        `${n} line ends between`,
+      );
+      const indented = n === 1 ? [spaceB] : [spaces + n - 2, b];
+      assertEquals(tokenizer.encode(`a\n${" ".repeat(n)}b`), [a, newline, ...indented], `${n} spaces`);
+    }
+    assertEquals(tokenizer.encode(`a${"\n".repeat(40)}b`), [a, newline + 30, newline + 8, b]);
+    assertEquals(tokenizer.encode(`a\n${" ".repeat(32)}b`), [a, newline, spaces + 29, spaceB]);
+  });
+
+  test("R01: a long text has the reference's ids", async (tokenizer) => {
+    // Of the licence's text; number and SHA-256 of the ids as u32 by the tokenizers library 0.23.3.
+    const ids = tokenizer.encode(await Deno.readTextFile(new URL("../../LICENSE", import.meta.url)));
+    const hash = await crypto.subtle.digest("SHA-256", Uint32Array.from(ids));
+    assertEquals([ids.length, new Uint8Array(hash).toHex()], [
+      2299,
+      "f5606dfbd6e2e040def10d86a1747a445f703e1d00be2d499c2fac289be40691",
+    ]);
   });
 
   // The text on which two readings of one vocabulary were reported; both vocabularies agree on these ids
