@@ -54,35 +54,36 @@ interface GoldenMedia {
   video: { frames: string[]; fps: number | null };
 }
 
+/** The golden prompts of a fixture that have media, its tensors, and the part that a name in a prompt stands for. */
+async function goldenMedia(folder: string) {
+  const { prompts, tensors } = await readGolden(folder);
+  const media: GoldenMedia = JSON.parse(await Deno.readTextFile(`${folder}/golden.json`));
+  const partOf = (name: unknown): ContentPart => {
+    const index = Number(String(name).slice(1));
+    switch (String(name)[0]) {
+      case "i":
+        return { type: "image", image: `${folder}/${media.images[index].file}` };
+      case "a":
+        return { type: "audio", audio: `${folder}/${media.audio[index].file}` };
+      default: {
+        const { frames, fps } = media.video;
+        return {
+          type: "video",
+          video: { frames: frames.map((frame) => `${folder}/${frame}`), fps: fps ?? undefined },
+        };
+      }
+    }
+  };
+  return { prompts: prompts.filter((prompt) => prompt.media?.length), tensors, media, partOf };
+}
+
 for (const row of ["e2b-mm-clipped", "e2b-mm-unclipped", "31b-mm", "12b"]) {
   const folder = fixtureModel(row);
-  const read = async () => {
-    const { prompts, tensors } = await readGolden(folder!);
-    const media: GoldenMedia = JSON.parse(await Deno.readTextFile(`${folder}/golden.json`));
-    const partOf = (name: unknown): ContentPart => {
-      const index = Number(String(name).slice(1));
-      switch (String(name)[0]) {
-        case "i":
-          return { type: "image", image: `${folder}/${media.images[index].file}` };
-        case "a":
-          return { type: "audio", audio: `${folder}/${media.audio[index].file}` };
-        default: {
-          const { frames, fps } = media.video;
-          return {
-            type: "video",
-            video: { frames: frames.map((frame) => `${folder}/${frame}`), fps: fps ?? undefined },
-          };
-        }
-      }
-    };
-    return { prompts: prompts.filter((prompt) => prompt.media?.length), tensors, media, partOf };
-  };
-
   Deno.test({
     name: `${row}: files to soft tokens, logits and greedy continuations as the golden ones`,
     ignore: folder === null,
     fn: async () => {
-      const { prompts, tensors, media, partOf } = await read();
+      const { prompts, tensors, media, partOf } = await goldenMedia(folder!);
       await using model = await load(folder!, EXACT);
       const { vocabularySize: V, hiddenSize: H } = model.config;
       for (const [i, image] of media.images.entries()) {
@@ -109,6 +110,28 @@ for (const row of ["e2b-mm-clipped", "e2b-mm-unclipped", "31b-mm", "12b"]) {
         }
         const options = { maxTokens: greedy.length, temperature: 0, ignoreEos: true, media: parts };
         assertEquals(await Array.fromAsync(model.generate(ids, options)), greedy, name);
+      }
+    },
+  });
+}
+
+for (const row of ["e2b-mm-clipped", "e2b-mm-unclipped", "31b-mm", "12b"]) {
+  const folder = fixtureModel(row);
+  Deno.test({
+    name: `R24: ${row} as it is used is less than 0.002 nats from the reference after any medium`,
+    ignore: folder === null,
+    fn: async () => {
+      const { prompts, tensors, partOf } = await goldenMedia(folder!);
+      await using model = await load(folder!, { device: "cpu" });
+      const { vocabularySize: V } = model.config;
+      for (const { name, input_ids: ids, media: names } of prompts) {
+        const logits = await model.logits(ids, { last: 8, media: names!.map(partOf) });
+        const expected = tensors.get(`${name}.logits_last8`)!.data;
+        let kl = 0;
+        for (let at = 0; at < 8 * V; at += V) {
+          kl += klOfLogits(expected.subarray(at, at + V), logits.subarray(at, at + V)) / 8;
+        }
+        assert(kl >= 0 && kl < 0.002, `${name}: ${kl}`);
       }
     },
   });
@@ -161,6 +184,43 @@ Deno.test("a second picture is seen like the first where pictures are blocks: th
   ]);
   assertEquals(again, alone);
 });
+
+for (const row of ["31b-mm", "12b"]) {
+  const folder = fixtureModel(row);
+  Deno.test({
+    name: `R26: ${row}: two pictures after a long text in one session are seen as in a fresh one`,
+    ignore: folder === null,
+    fn: async () => {
+      const { prompts, partOf } = await goldenMedia(folder!);
+      const options = { ...EXACT, contextLength: 1536 };
+      const long = [2, ...Array.from({ length: 900 }, (_, i) => 3 + (i * i * 31 + i * 7) % 230)];
+      const { input_ids: both, media: names } = prompts.find(({ name }) => name === "two_images")!;
+      const [a, b] = names!.map(partOf);
+      await using model = await load(folder!, options);
+      const { image, audio, video } = model.config.tokens; // which a random model may well write
+      const isStart = (i: number) => both[i] === image && both[i - 1] !== image;
+      const [, second] = [...both.keys()].filter(isStart);
+      const turns = [long, both.slice(1, second - 1), both.slice(second - 1)];
+      const logitBias = Object.fromEntries(
+        [image, audio, video].flatMap((id) => id === null ? [] : [[id, -1e6]]),
+      );
+      const greedy = { temperature: 0, ignoreEos: true, maxTokens: 8, logitBias };
+      using session = model.session();
+      const media = [[], [a], [b]];
+      for (const [i, ids] of turns.entries()) {
+        await session.append(ids, { media: media[i] });
+        if (i < 2) await Array.fromAsync(session.generate({ ...greedy, maxTokens: 2 }));
+      }
+      const { ids } = session;
+      const found = await Array.fromAsync(session.generate(greedy));
+      const logits = await model.logits(ids, { last: 4, media: [a, b] });
+      assert(logits.every(Number.isFinite));
+      await using fresh = await load(folder!, options);
+      assertEquals(maxDifference(await fresh.logits(ids, { last: 4, media: [a, b] }), logits), 0);
+      assertEquals(await Array.fromAsync(fresh.generate(ids, { ...greedy, media: [a, b] })), found);
+    },
+  });
+}
 
 Deno.test("with a drafter, and with drafts looked up, replies about pictures and sounds are the same", async () => {
   await using plain = await load("tiny", EXACT);
