@@ -4,7 +4,7 @@ import { describe } from "../arguments.ts";
 import { InvalidArgument } from "../errors.ts";
 import type { AudioInput, ImageInput, VideoInput } from "../media/inputs.ts";
 import type { Warning } from "../warning.ts";
-import { toolCallsForTemplate } from "./tool_history.ts";
+import { embedMappingResults, toolCallsForTemplate } from "./tool_history.ts";
 
 /** A part of a message. Media are paths, URLs, Blobs, bytes, or raw pixels or samples. */
 export type ContentPart =
@@ -109,12 +109,13 @@ const OWN_FIELDS = new Set([
 export interface MessageTraits {
   /** the vocabulary has thinking channels */ channels: boolean;
   /** the template goes through the parts of system messages */ systemParts: boolean;
+  /** the template reads results of tools from the message that has the calls, too */ toolResponses: boolean;
 }
 
 /** Checks messages and brings them into the shape that templates read. Throws InvalidArgument that names the message. */
 export function prepareMessages(
   messages: readonly Message[],
-  { channels, systemParts }: MessageTraits,
+  { channels, systemParts, toolResponses }: MessageTraits,
 ): PreparedMessages {
   if (!Array.isArray(messages) || messages.length === 0) {
     throw new InvalidArgument(
@@ -152,7 +153,12 @@ export function prepareMessages(
     Object.assign(out, toolCallsForTemplate(message, prepared, where, warnings));
     prepared.push(out);
   });
-  return { messages: prepared, media, furtherFields, warnings };
+  return {
+    messages: toolResponses ? embedMappingResults(prepared) : prepared,
+    media,
+    furtherFields,
+    warnings,
+  };
 }
 
 /** The warning about a field that changes nothing. */

@@ -104,6 +104,7 @@ export class ChatTemplate {
     const prepared = prepareMessages(messages, {
       channels: this.#controlTokens.has("<|channel>"),
       systemParts: messages instanceof Array && messages.some(hasSystemParts) && this.#takesSystemParts(),
+      toolResponses: this.#readsField("tool_responses"),
     });
     const variables: Record<string, unknown> = {
       messages: callerValue(prepared.messages, "messages"),

@@ -28,6 +28,27 @@ export function toolCallsForTemplate(
   return calls === undefined ? {} : { tool_calls: calls };
 }
 
+/**
+ * Results of tools that are mappings become a field of the message with the calls, and so do those beside them: of messages of
+ * their own, templates that know the field take texts alone, and fail on mappings or leave them out.
+ */
+export function embedMappingResults(messages: readonly Record<string, unknown>[]): Record<string, unknown>[] {
+  const result: Record<string, unknown>[] = [];
+  for (let at = 0; at < messages.length;) {
+    const message = messages[at++];
+    result.push(message);
+    if (message.role === "tool") continue;
+    let end = at;
+    while (messages[end]?.role === "tool") end++;
+    const run = messages.slice(at, end);
+    if (!run.some(({ content }) => typeof content === "object")) continue;
+    const responses = run.map(({ name, content }) => ({ name, response: content }));
+    result[result.length - 1] = { ...message, tool_responses: responses };
+    at = end;
+  }
+  return result;
+}
+
 function templateCalls(message: Message, where: string, warnings: Warning[]): TemplateCall[] | undefined {
   const own = message.toolCalls ?? undefined;
   const openai = message.tool_calls ?? undefined;

@@ -18,12 +18,16 @@ const DEVIATIONS: Record<string, (text: string) => string> = {
 /** Cases whose ids hold control tokens that came from a user's text. */
 const FORGED = new Set(["special_in_user", "tool_args_string"]);
 
+/** Case in which a result of a tool is a mapping, on which one revision fails and which the other leaves out. */
+const MAPPING = "tool_roundtrip_mapping";
+
 for (const revision of ["updated", "launch"] as const) {
   Deno.test(`the ${revision} Gemma 4 template renders every golden conversation byte for byte`, async () => {
     const chat = await gemmaTemplate(revision);
     const hash = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(chat.source));
     assertEquals(new Uint8Array(hash).toHex(), fixtures.templates[revision]);
     for (const { name, messages, options, ...texts } of fixtures.cases) {
+      if (name === MAPPING) continue;
       const golden = texts[revision] === "same" ? texts.updated : texts[revision];
       const render = () =>
         chat.render(messages, {
@@ -31,10 +35,7 @@ for (const revision of ["updated", "launch"] as const) {
           thinking: options.enable_thinking,
           addGenerationPrompt: options.add_generation_prompt,
         });
-      if (typeof golden !== "string") {
-        assertThrows(render, TemplateError, "line 291");
-        continue;
-      }
+      assert(typeof golden === "string", name);
       const expected = DEVIATIONS[name]?.(golden) ?? golden;
       assertEquals(render().text, expected, name);
       const pieces = render().segments.map((segment) =>
@@ -143,6 +144,30 @@ Deno.test("calls in this library's shape and in OpenAI's, with mapping or JSON t
       text,
     );
     assertEquals(chat.render([user, own, { role: "tool", content: "ok" }]).text, text);
+  }
+});
+
+Deno.test("R13: a result of a tool that is a mapping is shown as the template shows one in the message with the calls", async () => {
+  const { messages: [user, calls, result], options } = fixtures.cases.find(({ name }) => name === MAPPING)!;
+  const { content } = result;
+  assert(typeof content === "object");
+  for (const chat of [await gemmaTemplate("updated"), await gemmaTemplate("launch")]) {
+    const legacy = { ...calls, tool_responses: [{ name: "get_weather", response: content }] };
+    const { text, warnings } = chat.render([user, calls, result], { tools: options.tools });
+    assertEquals(text, chat.render([user, legacy], { tools: options.tools }).text);
+    assert(
+      text.includes(
+        'response:get_weather{list:[1,<|"|>b<|"|>],ok:true,Sky:<|"|>clear<|"|>,temp:21.5}<tool_response|>',
+      ),
+    );
+    assertEquals(warnings, []);
+    // Two results, one of them a text, keep their order; texts alone are left as they are.
+    const twice = { ...calls, tool_calls: [...calls.tool_calls!, { ...calls.tool_calls![0], id: "c2" }] };
+    const second = { role: "tool" as const, tool_call_id: "c2", content: "wet" };
+    const both = chat.render([user, twice, result, second, { role: "assistant", content: "So." }]).text;
+    const [first, next] = ["clear", "wet"].map((word) => both.indexOf(`<|"|>${word}<|"|>`));
+    assert(first > 0 && next > first, both);
+    assert(both.endsWith("So.<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"), both);
   }
 });
 
