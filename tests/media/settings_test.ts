@@ -1,5 +1,5 @@
 import { assertEquals, assertMatch, assertRejects, assertThrows } from "@std/assert";
-import { CheckpointError, load } from "../../mod.ts";
+import { CheckpointError, InvalidArgument, load } from "../../mod.ts";
 import { mediaSettings } from "../../src/media/settings.ts";
 import { parseAudio, parseVision } from "../../src/checkpoint/config_media.ts";
 import { Fields } from "../../src/checkpoint/fields.ts";
@@ -124,5 +124,31 @@ Deno.test("a model whose processor cannot be followed still answers text, and re
     (await assertRejects(() => load(folder), CheckpointError)).message,
     /processor_config\.json is not JSON/,
   );
+  await Deno.remove(folder, { recursive: true });
+});
+
+Deno.test("R31: a model whose processor_config.json lacks the sound part, or is absent, hears all the same", async () => {
+  const folder = await Deno.makeTempDir();
+  for (const { name } of Deno.readDirSync(TINY)) await Deno.copyFile(`${TINY}/${name}`, `${folder}/${name}`);
+  const path = `${folder}/processor_config.json`;
+  const { feature_extractor: _, ...processor } = JSON.parse(await Deno.readTextFile(path));
+  const audio = new URL("../fixtures/tiny/digits.wav", import.meta.url);
+  const content = [{ type: "audio" as const, audio }, {
+    type: "text" as const,
+    text: "Transcribe the audio.",
+  }];
+  for (const change of [() => Deno.writeTextFile(path, JSON.stringify(processor)), () => Deno.remove(path)]) {
+    await change();
+    await using model = await load(folder, { device: "cpu" });
+    const { text, usage } = await model.chat([{ role: "user", content }], { temperature: 0 });
+    assertEquals([text, usage.audioTokens], ["three seven one", 28]);
+    // The same in the shape of OpenAI's API is refused with what to write instead, never left out.
+    const part = { type: "input_audio", input_audio: { data: "UklGRg==", format: "wav" } };
+    const error = await assertRejects(
+      () => model.chat([{ role: "user", content: [part, content[1]] }] as never),
+      InvalidArgument,
+    );
+    assertMatch(error.message, /"input_audio".*Write \{type: "audio", audio: /);
+  }
   await Deno.remove(folder, { recursive: true });
 });
