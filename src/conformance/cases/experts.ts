@@ -28,6 +28,7 @@ export interface ExpertDescription {
   /** expert_linear: of the rows of a weight twice as high */ firstRow?: number;
   /** who is chosen; default random. `some`: of the first two experts; `missing`: every third id is no expert */
   choice?: "same" | "some" | "missing";
+  /** x is about this large; default 1 */ magnitude?: number;
   /** leading rows of class decode; default: all if there are at most 16, else none */ decodeRows?: number;
   gathered?: boolean;
   /** rows that are built, in this order; default all (the data of a row does not depend on it) */
@@ -49,7 +50,7 @@ function choicesOf({ rows, E, K, choice }: ExpertDescription, random: Random): n
 
 /** Builds the problem of a description. */
 export function expertProblem(d: ExpertDescription, seed: number, exact: boolean): Problem {
-  const { rows, E, K, k, n, decodeRows = rows <= 16 ? rows : 0 } = d;
+  const { rows, E, K, k, n, magnitude = 1, decodeRows = rows <= 16 ? rows : 0 } = d;
   const random = new Random(seed);
   const pick = d.pick ?? Array.from({ length: rows }, (_, i) => i);
   const symbol: DimSymbol = d.gathered ? "out_rows" : "rows";
@@ -70,7 +71,7 @@ export function expertProblem(d: ExpertDescription, seed: number, exact: boolean
   const x = builder.activation(
     "x",
     [symbol, parts * k],
-    picked(random.normals(rows * parts * k, 0.1), parts * k),
+    picked(random.normals(rows * parts * k, 0.1 * magnitude, magnitude), parts * k),
   );
   const formats = Array.isArray(d.format) ? d.format : [d.format];
   if (d.op === "expert_gate_up") {
@@ -104,6 +105,7 @@ function name(d: ExpertDescription): string {
   for (const key of ["preNorm", "eachSlot", "gathered"] as const) if (d[key]) parts.push(key);
   if (d.firstRow !== undefined) parts.push(`firstRow=${d.firstRow}`);
   if (d.choice) parts.push(d.choice);
+  if (d.magnitude !== undefined) parts.push(`magnitude=${d.magnitude}`);
   if (d.decodeRows !== undefined) parts.push(`decode=${d.decodeRows}`);
   return parts.join(" ");
 }
@@ -193,6 +195,8 @@ export function expertCases(): TableCase[] {
       for (const choice of ["same", "some", "missing"] as const) {
         for (const rows of [1, 9, 40]) list.push({ ...small, rows, format, choice });
       }
+      // beyond half's range on every path
+      for (const rows of [1, 8, 63, 65]) list.push({ ...small, rows, format, magnitude: 7e4 });
       list.push({ ...small, rows: 23, format, decodeRows: 5 });
       list.push({ ...small, rows: 5, format, gathered: true });
       list.push({ ...small, rows: 3, E: 17, K: 8, format });
@@ -223,6 +227,7 @@ export function expertCases(): TableCase[] {
       list.push({ op, rows, E: 3, K: 2, k: 4, n: 2, format: { kind: "f32" } });
     }
     list.push({ op, rows: 32800, E: 3, K: 2, k: 32, n: 2, format: affine6 });
+    list.push({ op, rows: 32800, E: 3, K: 1, k: 4, n: 2, format: { kind: "f32" } });
   }
   const gate = { op: "expert_gate_up", E: 5, K: 2, k: 128, n: 36 } as const;
   for (const rows of [1, 20]) {
