@@ -1,12 +1,14 @@
 /** Speculation: the same tokens as without it, whatever the drafts are, and counts that tell how they fared. */
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import {
+  type ChatOptions,
   CheckpointError,
   InvalidArgument,
   load,
   type LoadOptions,
   MemoryLimit,
   type Message,
+  type Tool,
 } from "../../mod.ts";
 import { openCheckpoint } from "../../src/checkpoint/open.ts";
 import { Drafter } from "../../src/engine/drafter.ts";
@@ -107,6 +109,48 @@ Deno.test("at any temperature and with any truncation, penalty or draft length t
     const expected = await generated(model, ids, { ...options, speculative: false });
     for (const speculative of [true, 1, 3, 8]) {
       assertEquals(await generated(model, ids, { ...options, speculative }), expected, JSON.stringify(each));
+    }
+  }
+});
+
+Deno.test("R19: streams of calls, thoughts and text have the same parts with any drafts", async () => {
+  await using model = await load("tiny", WITH_DRAFTER);
+  const weather: Tool = {
+    type: "function",
+    function: {
+      name: "get_weather",
+      description: "Get the weather in a city.",
+      parameters: {
+        type: "object",
+        properties: { city: { type: "string", description: "The city." } },
+        required: ["city"],
+      },
+    },
+  };
+  const requests: [string, ChatOptions][] = [
+    ["What is the weather in Paris?", { tools: [weather] }],
+    ["What is 58 + 67?", { thinking: true }],
+    ["Show me a wave emoji.", {}],
+  ];
+  for (const [content, options] of requests) {
+    const partsWith = async (speculative: boolean | number) => {
+      const messages = [{ role: "user" as const, content }];
+      const parts = await Array.fromAsync(
+        model.stream(messages, { ...options, temperature: 0, speculative }),
+      );
+      const last = parts.pop()!;
+      assert(last.type === "done");
+      return { parts, calls: last.reply.toolCalls, accepted: last.reply.speculation?.accepted };
+    };
+    const plain = await partsWith(false);
+    if (options.tools) {
+      assertEquals(plain.calls, [{ id: "call_0", name: "get_weather", arguments: { city: "Paris" } }]);
+      assertEquals(plain.parts.map((part) => part.type === "toolCall" ? part.index : part.type), [0]);
+    }
+    for (const drafts of [1, 4, 8]) {
+      const { parts, calls, accepted } = await partsWith(drafts);
+      assertEquals([parts, calls], [plain.parts, plain.calls], `${content} with ${drafts} drafts`);
+      assert(accepted! > 0);
     }
   }
 });
