@@ -98,7 +98,7 @@ async function streamed(options: GenerateOptions, repetitions: number): Promise<
     Object.assign(clock, { forward: 0, native: 0, device: 0, forwards: 0, ahead: 0 });
     const start = performance.now();
     await Promise.all(streams.map(async (stream) => {
-      const reader = chatReader(model.tokenizer);
+      const reader = chatReader(model.tokenizer, []);
       for await (const id of stream) reader.push(id);
     }));
     const whole = (performance.now() - start) * 1e3;
@@ -171,6 +171,6 @@ for (const [name, options] of CASES.slice(0, 3)) {
   console.log(`${time.toFixed(1).padStart(9)}  draw from 256 candidates, ${name}`);
 }
 const ids = model.tokenizer.encode("Once upon a time, in a small village by the sea, there lived a fox.");
-const reader = chatReader(model.tokenizer);
+const reader = chatReader(model.tokenizer, []);
 const time = alone(() => ids.forEach((id) => reader.push(id)), 20) / ids.length;
 console.log(`${time.toFixed(1).padStart(9)}  text of a token, and the parts of a reply`);
