@@ -1,4 +1,7 @@
-/** A progress bar on stderr for long work; nothing at all when stderr is no terminal. */
+/**
+ * A progress bar on stderr for long work. Where stderr is no terminal, one line says that the native library is being compiled, since
+ * nothing else tells why the first run takes minutes.
+ */
 import process from "node:process";
 import { SingleBar } from "npm:cli-progress@3.12.0";
 import type { Progress } from "../../mod.ts";
@@ -11,7 +14,13 @@ export class ProgressBar implements Disposable {
 
   /** Hand this to `load` as `onProgress`. */
   readonly update = (progress: Progress): void => {
-    if (!Deno.stderr.isTerminal()) return;
+    if (!Deno.stderr.isTerminal()) {
+      if (progress.stage === "library" && this.#stage !== "library") {
+        console.error("Compiling the native library: once, for some minutes.");
+      }
+      this.#stage = progress.stage;
+      return;
+    }
     if (progress.stage !== this.#stage) {
       this.stop();
       this.#stage = progress.stage;
