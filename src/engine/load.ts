@@ -173,7 +173,7 @@ export async function loadWith(
     arenaBytes: activationBytes,
     drafter,
     towers,
-    media: new ModelMedia(config, read.processor, towers),
+    media: new ModelMedia(config, read.processor, towers, memory),
   });
 }
 

@@ -27,6 +27,11 @@ interface Embedder {
   embedAudio(audio: AudioFeatures | AudioFrames, options?: { signal?: AbortSignal }): Promise<SoftTokens>;
 }
 
+/** Most bytes of soft tokens that are kept: some forty pictures of E2B, or ten of the largest model. */
+const MOST_KEPT_BYTES = 64 * 2 ** 20;
+/** Part of a model's memory that they may take beside what is planned. */
+const KEPT_SHARE = 1 / 64;
+
 /** See the head of this file. */
 export class ModelMedia {
   readonly #config: ModelConfig;
@@ -34,13 +39,14 @@ export class ModelMedia {
   #read: MediaSettings | undefined;
   readonly #towers: Embedder;
   /** Bytes of soft tokens that are kept for prompts that hold a picture again; tests set it. */
-  keptBytes: number = 64 * 2 ** 20;
+  keptBytes: number;
   /** soft tokens by key, the least recently used first */
   readonly #kept = new Map<string, SoftTokens>();
   readonly #underWay = new SharedRuns<SoftTokens>();
 
-  /** `processor`: the JSON of `processor_config.json`, or null. */
-  constructor(config: ModelConfig, processor: unknown, towers: Embedder) {
+  /** `processor`: the JSON of `processor_config.json`, or null. `memory`: bytes that the model may take. */
+  constructor(config: ModelConfig, processor: unknown, towers: Embedder, memory: number) {
+    this.keptBytes = Math.min(MOST_KEPT_BYTES, Math.floor(memory * KEPT_SHARE));
     this.#config = config;
     this.#processor = processor;
     this.#towers = towers;

@@ -2,7 +2,7 @@
 import { assert, assertEquals, assertRejects } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
 import { Pass } from "../../ffi/pass.ts";
-import { type ContentPart, Disposed, MarkbaseError, type Message } from "../../mod.ts";
+import { type ContentPart, Disposed, type LoadOptions, MarkbaseError, type Message } from "../../mod.ts";
 import { loadWith } from "../../src/engine/load.ts";
 import type { LoadedModel } from "../../src/engine/model.ts";
 import { draw, random, randomScene } from "../../examples/media/draw.ts";
@@ -18,8 +18,10 @@ const user = (...content: ContentPart[]): Message => ({ role: "user", content })
 const assistant = (content: string): Message => ({ role: "assistant", content });
 
 /** A model and how often its towers ran. */
-async function counted(): Promise<{ model: LoadedModel; runs: { image: number; audio: number } }> {
-  const model = await loadWith(TINY, EXACT, {});
+async function counted(
+  options: LoadOptions = {},
+): Promise<{ model: LoadedModel; runs: { image: number; audio: number } }> {
+  const model = await loadWith(TINY, { ...EXACT, ...options }, {});
   const { towers } = model.engine;
   const runs = { image: 0, audio: 0 };
   const [see, hear] = [towers.embedImage.bind(towers), towers.embedAudio.bind(towers)];
@@ -71,6 +73,29 @@ Deno.test("a tower runs for what is not in the cache alone, however much was see
   await using _fresh = fresh.model;
   const again = await fresh.model.chat(messages.slice(0, -1), { ...GREEDY, maxTokens: 12 });
   assertEquals([again.text, again.receipt.media, fresh.runs.image], [last.text, last.receipt.media, 6]);
+});
+
+Deno.test("R41: soft tokens that are kept beside the cache take a small part of the model's memory, whatever is seen", async () => {
+  const memory = 64 * 2 ** 20;
+  const { model, runs } = await counted({ memory, contextLength: 512 });
+  await using _ = model;
+  assertEquals(model.media.keptBytes, memory / 64);
+  const picture = (seed: number) => ({
+    data: Uint8Array.from({ length: 96 * 96 * 3 }, (_, i) => (i * (seed + 1)) % 251),
+    width: 96,
+    height: 96,
+  });
+  const bytes = (await model.embedImage(picture(0))).byteLength;
+  const most = Math.floor(model.media.keptBytes / bytes);
+  for (let seed = 1; seed <= most; seed++) await model.embedImage(picture(seed));
+  assertEquals(runs.image, most + 1);
+  await model.embedImage(picture(most)); // the last is kept, as the second is
+  await model.embedImage(picture(1));
+  assertEquals(runs.image, most + 1);
+  await model.embedImage(picture(0)); // the first has gone
+  assertEquals(runs.image, most + 2);
+  await using roomy = await loadWith(TINY, { device: "cpu", memory: 2 ** 33, contextLength: 512 }, {});
+  assertEquals(roomy.media.keptBytes, 64 * 2 ** 20);
 });
 
 Deno.test("calls with one new picture at the same time run its tower once, and the abort of one leaves the others theirs", async () => {
