@@ -131,9 +131,10 @@ async function guard<T>(path: string, permission: string, operation: () => Promi
       });
     }
     if (cause instanceof Deno.errors.NotFound || cause instanceof Deno.errors.NotADirectory) {
-      throw new CheckpointError("missing_file", `${path} does not exist. Download it, or correct the path.`, {
-        cause,
-      });
+      const next = path.startsWith("~")
+        ? "Write the home folder out: shells alone know what ~ is."
+        : "Download it, or correct the path.";
+      throw new CheckpointError("missing_file", `${path} does not exist. ${next}`, { cause });
     }
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new CheckpointError("unreadable_file", `${path} cannot be read: ${reason}.`, { cause });

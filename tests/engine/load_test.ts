@@ -138,6 +138,10 @@ Deno.test("sources that do not exist or cannot be read yet are typed errors that
     const error = await assertRejects(() => load(source), CheckpointError);
     assert(error.message.includes(source.replace(/\/model\.[a-z]+$/, "")), error.message);
   }
+  for (const source of ["~/model", "~/models/model.gguf"]) {
+    const error = await assertRejects(() => load(source), CheckpointError, "Write the home folder out");
+    assertEquals(error.code, "missing_file");
+  }
   const remote = await assertRejects(() => load(new URL("https://example.invalid/model")), MarkbaseError);
   assertEquals(remote.code, "unsupported_source");
   assertEquals(
