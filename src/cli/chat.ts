@@ -69,11 +69,16 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
   // Piped input may end while a reply runs; the lines that came before are still answered.
   let ended = false;
   terminal.on("close", () => ended = true);
-  const ask = () => ended || terminal.prompt();
+  let asks = false;
+  const ask = () => {
+    asks = !ended;
+    if (asks) terminal.prompt();
+  };
   Deno.addSignalListener("SIGINT", interrupt);
   try {
     ask();
     for await (const line of terminal) {
+      asks = false;
       const text = line.trim();
       if (text === "/exit" || text === "/quit") break;
       if (text.startsWith("/")) await write(Deno.stdout, command(text, conversation) + "\n");
@@ -84,6 +89,7 @@ export async function chat(args: string[], signal: AbortSignal): Promise<void> {
       }
       ask();
     }
+    if (asks) await write(Deno.stdout, "\n"); // what comes next, a shell's prompt say, has a line of its own
   } finally {
     Deno.removeSignalListener("SIGINT", interrupt);
     terminal.close();

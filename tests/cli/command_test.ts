@@ -256,6 +256,7 @@ Deno.test("Ctrl-C stops one reply of a chat and keeps the conversation; at the p
   await say("/undo");
   await until(/Took back the last question\.\n> $/);
   child.kill("SIGINT");
+  await until(/^\n$/); // the line of the prompt ends
   const { code } = await child.status;
   assertEquals(code, 0);
   await output.cancel();
