@@ -212,3 +212,37 @@ Deno.test("what has begun ahead with a sequence that failed has ended before its
   }
   shared.dispose();
 });
+
+Deno.test("forwards begin ahead in Workers and in several models beside each other, and change no text", async () => {
+  await using plain = await loaded("caller");
+  await using model = await loaded("library");
+  const prompt = promptOf(model);
+  const requests = DECIDED.map((options, seed) => ({ topP: 1, minP: 0, ...options, seed, maxTokens: 40 }));
+  const answer = (worker: Worker) =>
+    new Promise<MessageEvent["data"]>((resolve, reject) => {
+      worker.onmessage = ({ data }) => resolve(data);
+      worker.onerror = (event) => reject(new Error(event.message));
+    });
+  const workers = [1, 2].map(() =>
+    new Worker(new URL("./following_worker.ts", import.meta.url), { type: "module" })
+  );
+  await Promise.all(workers.map(answer));
+  const answers = workers.map(answer);
+  for (const worker of workers) worker.postMessage({ prompt, requests });
+  const [own, expected] = await Promise.all(
+    [model, plain].map(async (one) => {
+      const all: number[][] = [];
+      for (const options of requests) all.push(await generated(one, prompt, options));
+      return all;
+    }),
+  );
+  assertEquals(own, expected);
+  let begun = model.engine.forward.counts.ahead;
+  for (const { found, ahead, instead } of await Promise.all(answers)) {
+    assertEquals(found, expected);
+    assertEquals(instead, 0);
+    begun += ahead;
+  }
+  assert(begun > 0);
+  for (const worker of workers) worker.terminate();
+});
