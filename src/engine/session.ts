@@ -307,7 +307,7 @@ export class TimelineSession implements Session {
     this.#busy = what;
     try {
       const result = await work();
-      if (what === "An append") this.#checkOpen(); // it may have been disposed meanwhile
+      if (what !== "A save") this.#checkOpen(); // it may have been disposed meanwhile
       return result;
     } finally {
       this.#busy = undefined;

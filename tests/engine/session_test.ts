@@ -426,6 +426,27 @@ Deno.test("disposing a session ends its generation and gives the cache back, whe
   await assertRejects(() => unread.next(), Disposed, "session");
 });
 
+Deno.test("a session that is disposed while it is saved is in the file; one that is restored meanwhile says that it is gone", async () => {
+  await using model = await loadWith(fixtureModel("e2b")!, EXACT, { keptPrefixes: 0 });
+  const path = await Deno.makeTempFile();
+  const saved = model.session();
+  await saved.append(prompt(10));
+  await Array.fromAsync(saved.generate({ ...GREEDY, maxTokens: 3 }));
+  const saving = saved.save(path);
+  saved[Symbol.dispose]();
+  await saving;
+  assertEquals(model.memory().kvUsed, 0);
+  const gone = model.session();
+  const restoring = gone.restore(path);
+  gone[Symbol.dispose]();
+  await assertRejects(() => restoring, Disposed, "session");
+  assertEquals(model.memory().kvUsed, 0);
+  using restored = model.session();
+  await restored.restore(path);
+  assertEquals(restored.ids, saved.ids);
+  await Deno.remove(path);
+});
+
 Deno.test("disposing a model ends its sessions", async () => {
   const model = await load(fixtureModel("e2b")!, EXACT);
   const session = model.session();
