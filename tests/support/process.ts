@@ -1,4 +1,5 @@
 /** What the process itself takes, what other programs it has, and runs of Deno beside it. */
+import { buildLibrary } from "../../dylib/build.ts";
 
 /** How a process ended and what it wrote. */
 export interface Outcome {
@@ -27,10 +28,16 @@ export async function deno(
   return { code, stdout: new TextDecoder().decode(stdout), stderr: new TextDecoder().decode(stderr) };
 }
 
-/** Runs the command line of this tree with these arguments. Quiet, as Deno would tell on standard error what it downloads. */
-export function markbase(args: readonly string[], input = ""): Promise<Outcome> {
+let library: Promise<unknown> | undefined;
+
+/**
+ * Runs the command line of this tree with these arguments. The library is there before, and Deno is quiet: on standard error the one
+ * would tell that it is compiled, the other what it downloads.
+ */
+export async function markbase(args: readonly string[], input = ""): Promise<Outcome> {
+  await (library ??= buildLibrary());
   const main = new URL("../../src/cli/main.ts", import.meta.url).pathname;
-  return deno(["run", "-A", "--quiet", main, ...args], { input, env: { NO_COLOR: "1" } });
+  return await deno(["run", "-A", "--quiet", main, ...args], { input, env: { NO_COLOR: "1" } });
 }
 
 /** Resident bytes without the JavaScript heap, whose size follows the collector's moods. */
