@@ -36,7 +36,7 @@ export const DEFAULT_CONTEXT = 32_768;
 const LEAST_CONTEXT = 256;
 /** Sequences of full length to provide for, memory permitting. */
 const WANTED_SEQUENCES = 16;
-/** Bytes that more than one sequence may take. */
+/** Bytes that more than one sequence may take, and again the windows of those that share the full layers' pages. */
 const SPARE_BYTES = 512 * 2 ** 20;
 
 /** Divides the budget. Throws `MemoryLimit`. */
@@ -65,9 +65,14 @@ export function planBudget(request: BudgetRequest): Budget {
   const spare = Math.max(0, Math.min(room - one - towerBytes - unsureBytes, Math.max(SPARE_BYTES, one)));
   const sequences = 1 + Math.min(WANTED_SEQUENCES - 1, Math.floor(spare / one));
   const groups = pageGroups(config);
+  // Shorter ones share the pages of full layers, but each has windows of its own, which cost little beside a long context.
+  const windowBytes = bytesOf(request, groups.filter(({ window }) => window !== null), context);
+  const left = Math.max(0, Math.min(room - sequences * one - towerBytes - unsureBytes, SPARE_BYTES));
+  const windows = sequences +
+    (windowBytes > 0 ? Math.min(WANTED_SEQUENCES - sequences, Math.floor(left / windowBytes)) : 0);
   const kvPages = groups.map((group) => {
     const most = Math.floor(request.maxBufferBytes / pageBytes(group, request.kvFormat));
-    return Math.min(most, sequences * pagesOf(request, group, context));
+    return Math.min(most, (group.window === null ? sequences : windows) * pagesOf(request, group, context));
   });
   const kvBytes = groups.reduce((sum, group, g) => sum + kvPages[g] * pageBytes(group, request.kvFormat), 0);
   return { contextLength: context, kvPages, kvBytes };
@@ -81,7 +86,12 @@ function fits(request: BudgetRequest, context: number, room: number): boolean {
 }
 
 function sequenceBytes(request: BudgetRequest, context: number): number {
-  return pageGroups(request.config).reduce(
+  return bytesOf(request, pageGroups(request.config), context);
+}
+
+/** Bytes of one sequence's pages of these groups. */
+function bytesOf(request: BudgetRequest, groups: ReturnType<typeof pageGroups>, context: number): number {
+  return groups.reduce(
     (sum, group) => sum + pagesOf(request, group, context) * pageBytes(group, request.kvFormat),
     0,
   );

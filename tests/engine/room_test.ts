@@ -40,6 +40,17 @@ Deno.test("a request that the cache cannot hold is refused, and running ones are
   assertEquals(first, await generated(model, ids(300), options));
 });
 
+Deno.test("sixteen calls that name no maxTokens have room at the same time, however long the context", async () => {
+  await using model = await load(TINY, { ...EXACT, contextLength: 131_072 });
+  const calls = Array.from(
+    { length: 16 },
+    (_, i) => model.generate([2, 300 + i], { temperature: 0, ignoreEos: true }),
+  );
+  const first = await Promise.all(calls.map((call) => call.next()));
+  assertEquals(first.map(({ done }) => done), calls.map(() => false));
+  await Promise.all(calls.map((call) => call.return()));
+});
+
 Deno.test("a reply that has begun never fails for lack of pages, whoever shares its prefix", async () => {
   await using model = await loadWith(TINY, { ...EXACT, contextLength: 256 }, {
     kvPages: 12,
