@@ -183,6 +183,9 @@ static inline void head_rotate(
 #define IS_CODES(T) (sizeof(T) == 1)
 #define HEAD_ELEMENTS(T, D) (kTokensPerPage * (IS_CODES(T) ? D + 4 : D))
 
+// What lies beyond the largest half becomes that, infinity too, as on the CPU: a stored key or value must stay finite. NaN stays.
+static inline float in_half(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
+
 // The head as the pages hold it: numbers rounded to their type, or codes, whose scale is returned; that of numbers is 1. The
 // largest value of a head has the code 127, others are rounded to even. NaN and Inf stay visible in the scale.
 template <typename T, int D>
@@ -190,8 +193,8 @@ static inline float head_round(thread float* low, thread float* high) {
   if (!IS_CODES(T)) {
     #pragma clang loop unroll(full)
     for (uint m = 0; m < PAIRS(D); m++) {
-      low[m] = float(T(low[m]));
-      high[m] = float(T(high[m]));
+      low[m] = float(T(sizeof(T) == 2 ? in_half(low[m]) : low[m]));
+      high[m] = float(T(sizeof(T) == 2 ? in_half(high[m]) : high[m]));
     }
     return 1.0f;
   }

@@ -50,8 +50,19 @@ static inline void stage(
     for (uint part = 0; part < STAGE_RUN(P, D) / 8; part++) {
       float x[8];
       widen(raw, part, x);
-      const float4 low = float4(x[0], x[1], x[2], x[3]) * scale;
-      const float4 high = float4(x[4], x[5], x[6], x[7]) * scale;
+      if (sizeof(T) == 2 && (sizeof(P) == 4 || (IS_CODES(P) && SCALED))) {  // pages of halves hold no more
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < 8; j++) {
+          x[j] = in_half(x[j] * scale);
+        }
+      } else {
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < 8; j++) {
+          x[j] *= scale;
+        }
+      }
+      const float4 low = float4(x[0], x[1], x[2], x[3]);
+      const float4 high = float4(x[4], x[5], x[6], x[7]);
       at[2 * part] = vec<T, 4>(seen ? low : float4(0.0f));
       at[2 * part + 1] = vec<T, 4>(seen ? high : float4(0.0f));
     }

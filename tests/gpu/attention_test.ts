@@ -10,6 +10,7 @@ import type { Problem } from "../../src/conformance/problem.ts";
 import { equal, execute } from "../../src/conformance/runner.ts";
 import { openMetal } from "../metal/metal.ts";
 import { buildSoftMetalLibrary } from "../softmetal/task.ts";
+import { checkRawValues } from "../support/raw_values.ts";
 import { dispatches } from "./support.ts";
 
 const library = await buildSoftMetalLibrary();
@@ -177,4 +178,9 @@ Deno.test("a head size without kernels is refused when the plan is compiled", as
     true,
   );
   await assertRejects(() => dispatches(device, problem), DeviceError, "Head size 96");
+});
+
+Deno.test("R60: keys and values beyond half's range stay finite in every cache, raw values as in Gemma 3", async () => {
+  using device = await openMetal(library.path);
+  await checkRawValues(device, true);
 });

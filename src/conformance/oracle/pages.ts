@@ -8,6 +8,9 @@ import type { Tensor } from "../../schedule/tensor.ts";
 import { fromF16, toF16 } from "./numbers.ts";
 import { readTensor, sizesOf } from "./weights.ts";
 
+/** What lies beyond the largest half is stored as that, so that keys and values stay finite. */
+const MOST_F16 = 65504;
+
 /** A head of a token as codes. */
 export interface CodedHead {
   /** f32 */ scale: number;
@@ -30,7 +33,7 @@ export function codesOf(head: Float64Array): CodedHead {
 export function storedHead(format: Tensor["format"], head: Float64Array): Float64Array {
   switch (format.kind) {
     case "f16":
-      return head.map((x) => fromF16(toF16(x)));
+      return head.map((x) => fromF16(toF16(Math.max(-MOST_F16, Math.min(MOST_F16, x)))));
     case "i8": {
       const { scale, codes } = codesOf(head);
       return head.map((_, i) => scale * codes[i]);
