@@ -3,6 +3,7 @@ import { InvalidArgument, TemplateError, UnknownOption } from "../../src/errors.
 import type { Message } from "../../src/chat/messages.ts";
 import { ChatTemplate, chatTemplateSource } from "../../src/chat/template.ts";
 import { gemmaTemplate, template, tinyTemplate } from "./support.ts";
+import { cpuMilliseconds } from "../support/cpu_time.ts";
 
 const HI: Message[] = [{ role: "user", content: "Hi" }];
 
@@ -52,11 +53,11 @@ Deno.test("a template that loops, recurses or builds without end is stopped with
     ["{{ ['a', 'b'] | join('x' | indent(999999999, true)) }}", "outputLength"],
   ];
   for (const [source, limit] of endless) {
-    const start = performance.now();
+    const start = cpuMilliseconds();
     const error = failure(source, { steps: 2_000_000 });
     assertEquals(error.code, "template_limit", `${source.slice(0, 80)}: ${error.message}`);
     assert(error.message.includes(limit), `${source.slice(0, 80)}: ${error.message}`);
-    assert(performance.now() - start < 5000, source.slice(0, 80));
+    assert(cpuMilliseconds() - start < 5000, source.slice(0, 80));
   }
 });
 

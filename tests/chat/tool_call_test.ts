@@ -1,5 +1,6 @@
 import { assert, assertEquals } from "@std/assert";
 import { parseToolCall, QUOTE_TOKEN } from "../../src/chat/tool_call.ts";
+import { cpuMilliseconds } from "../support/cpu_time.ts";
 
 /** Reads a text in which every spelled quote counts as a quote token. */
 function call(text: string, complete = true) {
@@ -11,9 +12,9 @@ function call(text: string, complete = true) {
 function fastestOf(n: number, run: () => void): number {
   let fastest = Infinity;
   for (let i = 0; i < n; i++) {
-    const start = performance.now();
+    const start = cpuMilliseconds();
     run();
-    fastest = Math.min(fastest, performance.now() - start);
+    fastest = Math.min(fastest, cpuMilliseconds() - start);
   }
   return fastest;
 }
@@ -146,8 +147,8 @@ Deno.test("the time of a parse grows in proportion to the call", () => {
   ];
   for (const make of hostile) {
     const text = make(200_000);
-    const start = performance.now();
+    const start = cpuMilliseconds();
     call(text);
-    assert(performance.now() - start < 1000, text.slice(0, 40));
+    assert(cpuMilliseconds() - start < 1000, text.slice(0, 40));
   }
 });

@@ -3,6 +3,7 @@ import { headerLength, parseHeader } from "../../src/checkpoint/safetensors.ts";
 import { parseShardIndex } from "../../src/checkpoint/shards.ts";
 import { CheckpointError } from "../../src/errors.ts";
 import { folderOf, withHeader, writeSafetensors } from "./support.ts";
+import { cpuMilliseconds } from "../support/cpu_time.ts";
 
 /** Parses a whole file that lies in memory. */
 function parse(bytes: Uint8Array, fileSize = bytes.length) {
@@ -84,9 +85,9 @@ Deno.test("a key twice is refused at any level, escaped spellings too", () => {
 Deno.test("100,000 tensors are checked for duplicates in linear time", () => {
   const header = `{${Array.from({ length: 100_000 }, (_, i) => `"t${i}":${tensor(i, i + 1)}`).join()}}`;
   const bytes = withHeader(header, new Uint8Array(100_000));
-  const start = performance.now();
+  const start = cpuMilliseconds();
   assertEquals(parse(bytes).tensors.length, 100_000);
-  assertEquals(performance.now() - start < 5000, true);
+  assertEquals(cpuMilliseconds() - start < 5000, true);
 });
 
 Deno.test("shapes that overflow are refused, a size of 0 notwithstanding", () => {
@@ -163,7 +164,7 @@ Deno.test("2,000 mutated headers give a typed error or tensors inside the file, 
       // Digits, brackets, quotes and arbitrary bytes, each often.
       bytes[at] = [random(256), 0x30 + random(10), '{}[],:"\\'.charCodeAt(random(8))][random(3)];
     }
-    const start = performance.now();
+    const start = cpuMilliseconds();
     try {
       for (const { data, shape } of parse(bytes, original.length).tensors) {
         assertEquals(data.offset >= 8 && data.offset + data.length <= original.length, true);
@@ -173,7 +174,7 @@ Deno.test("2,000 mutated headers give a typed error or tensors inside the file, 
       if (!(error instanceof CheckpointError)) throw error;
       errors++;
     }
-    assertEquals(performance.now() - start < 1000, true);
+    assertEquals(cpuMilliseconds() - start < 1000, true);
   }
   // Most mutations break something; those inside a name do not.
   assertEquals(errors > 500 && errors < 2000, true, `${errors} errors`);

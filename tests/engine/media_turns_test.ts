@@ -302,10 +302,17 @@ Deno.test("a call that is cancelled inside a tower ends soon, and calls beside a
     "no longer wanted",
   ).then(() => performance.now() - entered);
   const beside = model.chat(small, GREEDY);
-  assert(await cancelled < seconds * 1000 / 2, "it ended in the middle");
+  const untilCancelled = await cancelled / 1000;
   assert(entered > 0);
   assertEquals((await beside).text, "A red circle above two blue squares.");
+  const beganAgain = performance.now();
   assertEquals(maxDifference(await model.embedImage(large, { imageTokens: 560 }), whole), 0);
+  // A busy machine may take longer for the one or the other.
+  const secondsAgain = (performance.now() - beganAgain) / 1000;
+  assert(
+    untilCancelled < Math.max(seconds, secondsAgain) / 2,
+    `${untilCancelled} s of ${seconds} or ${secondsAgain}`,
+  );
 });
 
 Deno.test("a session whose tower was cancelled, or failed, is as it was and goes on", async () => {
