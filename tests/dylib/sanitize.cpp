@@ -1,13 +1,12 @@
 // sanitize.cpp: tries hostile plans and input blocks against the CPU device, built with the address and undefined-behaviour
 // sanitizers by sanitize_test.ts. Buffers are single heap blocks of exactly their size, so that one byte outside is seen.
-// Arguments: plan, weights, input block, bytes of the three buffers.
+// Arguments: path of a sample, see samples.h.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "device.h"
+#include "samples.h"
 
 using namespace mb;
 
@@ -30,13 +29,7 @@ class HeapBuffer final : public Buffer {
   }
 };
 
-std::vector<uint8_t> load(const char *path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-uint32_t seed = 1;
-uint32_t random_below(uint32_t n) { return (seed = seed * 1664525u + 1013904223u) / 7 % n; }
+Random random_words{1};
 
 struct Counts {
   unsigned refused = 0, ran = 0;
@@ -45,11 +38,11 @@ struct Counts {
 struct Target {
   std::shared_ptr<Device> device;
   std::vector<std::shared_ptr<Buffer>> buffers;
-  std::vector<uint8_t> weights;
+  Bytes weights;
   Counts counts;
 
   // Compiles and runs exact copies on the heap, so that reading past the end of either is seen too.
-  void attempt(const std::vector<uint8_t> &plan, const std::vector<uint8_t> &input) {
+  void attempt(const Bytes &plan, const Bytes &input) {
     try {
       buffers[1]->write(0, weights.data(), weights.size());
       const std::unique_ptr<uint8_t[]> plan_copy(new uint8_t[plan.size()]), input_copy(new uint8_t[input.size()]);
@@ -69,8 +62,8 @@ struct Target {
 
 // Every word of `bytes` in turn gets hostile values; then several words at once.
 template <class Attempt>
-void mutate(const std::vector<uint8_t> &bytes, unsigned rounds, const Attempt &attempt) {
-  std::vector<uint8_t> changed = bytes;
+void mutate(const Bytes &bytes, unsigned rounds, const Attempt &attempt) {
+  Bytes changed = bytes;
   const size_t words = bytes.size() / 4;
   const auto word = [&](size_t at) {
     uint32_t value;
@@ -89,8 +82,8 @@ void mutate(const std::vector<uint8_t> &bytes, unsigned rounds, const Attempt &a
   }
   for (unsigned round = 0; round < rounds; round++) {
     changed = bytes;
-    for (uint32_t n = 1 + random_below(3); n > 0; n--) {
-      set(random_below(uint32_t(words)), word(random_below(uint32_t(words))));
+    for (uint32_t n = 1 + random_words.below(3); n > 0; n--) {
+      set(random_words.below(uint32_t(words)), word(random_words.below(uint32_t(words))));
     }
     attempt(changed);
   }
@@ -99,15 +92,18 @@ void mutate(const std::vector<uint8_t> &bytes, unsigned rounds, const Attempt &a
 }  // namespace
 
 int main(int count, char **arguments) {
-  if (count != 7) return 2;
-  const std::vector<uint8_t> plan = load(arguments[1]), input = load(arguments[3]);
+  if (count != 2) return 2;
+  const Sample sample(arguments[1]);
+  const Bytes &plan = sample.plan, &input = sample.input;
   Target target;
-  target.weights = load(arguments[2]);
+  target.weights = sample.weights;
   target.device = open_cpu_device("{\"threads\":1}");
-  for (int i = 4; i < 7; i++) target.buffers.push_back(std::make_shared<HeapBuffer>(strtoull(arguments[i], nullptr, 10)));
+  for (uint64_t i = 0; i < sample.buffer_count(); i++) {
+    target.buffers.push_back(std::make_shared<HeapBuffer>(sample.buffer_bytes(i)));
+  }
   target.attempt(plan, input);
   if (target.counts.ran != 1) return 3;  // the good ones must run
-  mutate(plan, 3000, [&](const std::vector<uint8_t> &changed) { target.attempt(changed, input); });
-  mutate(input, 3000, [&](const std::vector<uint8_t> &changed) { target.attempt(plan, changed); });
+  mutate(plan, 3000, [&](const Bytes &changed) { target.attempt(changed, input); });
+  mutate(input, 3000, [&](const Bytes &changed) { target.attempt(plan, changed); });
   printf("{\"refused\":%u,\"ran\":%u}\n", target.counts.refused, target.counts.ran);
 }
