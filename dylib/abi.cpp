@@ -479,6 +479,7 @@ int32_t mb_pass_time(mb_pass *pass, const void *input, uint64_t input_bytes, dou
     mb_pass_drop(pass);
     const Input checked = check_input(*running.plan, input, input_bytes);
     const std::lock_guard<FairMutex> lock(shared->owner->run);
+    begin_turn(*shared, false);
     for (uint64_t i = 0; i < repetitions; i++) {
       check_cancelled(running);
       seconds[i] = static_cast<double>(running.run(checked).device_ns) * 1e-9;

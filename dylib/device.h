@@ -149,6 +149,8 @@ class Pass {
   std::function<void()> once_begun;
   bool tells_when_begun = false;
 
+  bool may_hold = false;  // set before a run: it began ahead
+
   // A run that began ahead, until it is asked for or cancelled: a device whose memory the host reads waits before the first op that
   // may write outputs, as those of the run before are still read. Others do not, and let nobody read beyond what is copied out. It
   // has the device meanwhile, so it gives up before long: whoever should ask for it may be waiting for another run.
@@ -173,6 +175,7 @@ class Pass {
   // Throws MB_CANCELLED where it gives up.
   void wait_while_held() {
     note_begun();
+    if (!may_hold) return;
     std::unique_lock<std::mutex> lock(hold_mutex_);
     if (let_go_.wait_for(lock, std::chrono::milliseconds(100), [&] { return !held_; })) return;
     gave_up_ = true;

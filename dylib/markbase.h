@@ -133,9 +133,10 @@ MB_EXPORT int32_t mb_pass_start(mb_pass *pass, const void *input, uint64_t input
 /* Has the library begin the next run when the one that was started ends, so that the device does not wait for the
  * caller: the tokens of its input become those that will most likely be drawn from what that run gives in output_bytes
  * bytes, and its adjustments what penalties make of them; draws (draw_count f64, see guess.h) says how each row's token
- * is drawn. mb_pass_start takes that run over if it is given the very same block, and ends it otherwise. Nothing follows
- * a run that failed or has ended already. Until mb_pass_start or mb_pass_drop, write nothing that the run may write; of
- * what the run before it left in buffers, its outputs alone can be read, on devices whose memory is the host's. */
+ * is drawn. mb_pass_start takes that run over if it is given the very same block, and ends it otherwise. Runs that were
+ * started on the device meanwhile come first. Nothing follows a run that failed or has ended already. Until mb_pass_start
+ * or mb_pass_drop, write nothing that the run may write; of what the run before it left in buffers, its outputs alone can
+ * be read, on devices whose memory is the host's. Where all logits decide a draw, no other thread runs the pass until then. */
 MB_EXPORT int32_t mb_pass_follow(mb_pass *pass, const void *input, uint64_t input_bytes, const double *draws,
                                  uint64_t draw_count, uint64_t output_bytes, char *err, uint64_t err_cap);
 

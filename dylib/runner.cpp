@@ -35,6 +35,11 @@ void Runner::give(std::function<void()> work) {
   if (state_->sleeps) state_->wake.notify_one();
 }
 
+bool Runner::has_work() {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return !state_->queue.empty();
+}
+
 void Runner::serve(State &state) {
   const auto awake_for = awake();
   uint64_t seen = 0;

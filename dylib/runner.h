@@ -21,6 +21,9 @@ class Runner {
   // Has the thread call `work`, which must not throw, after all that was given before. It may destroy this runner.
   void give(std::function<void()> work);
 
+  // Whether work was given that the thread has not begun.
+  bool has_work();
+
  private:
   struct State {
     std::mutex mutex;  // of `queue`

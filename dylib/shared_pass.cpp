@@ -21,13 +21,27 @@ bool follows(StartedRun &next, const StartedRun &run, const Plan &plan) {
   return is_put;
 }
 
+// Gives a run that follows to the runner's thread again, if it has other work; false if that runs on.
+bool waits_behind_others(const std::shared_ptr<SharedPass> &shared, const std::shared_ptr<StartedRun> &next) {
+  Runner &runner = shared->owner->runner();
+  const auto again = [&] { runner.give([shared, next]() mutable { run_started(std::move(shared), std::move(next)); }); };
+  return runner.has_work() && guarded(nullptr, 0, again) == MB_OK;
+}
+
 }  // namespace
+
+void begin_turn(SharedPass &shared, bool is_ahead) {
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  shared.is_ahead_running = is_ahead;
+  shared.pass->may_hold = is_ahead;
+  shared.note_cancelled();
+}
 
 void check_cancelled(const Pass &pass) {
   if (pass.cancelled) fail(MB_CANCELLED, "the run was cancelled");
 }
 
-RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room,
+RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room, bool is_ahead,
                        const std::shared_ptr<StartedRun> &before) {
   const auto start = std::chrono::steady_clock::now();
   Pass &running = *shared.pass;
@@ -41,6 +55,7 @@ RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_byt
   std::unique_lock<FairMutex> lock(shared.owner->run, std::try_to_lock);
   if (before && !(lock && running.tells_when_begun)) before->end();
   if (!lock) lock.lock();
+  begin_turn(shared, is_ahead);
   check_cancelled(running);
   if (before) running.once_begun = [before] { before->end(); };
   const Cleared cleared{running.once_begun};
@@ -72,7 +87,7 @@ void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun>
       run->statistics = run_once(*shared, run->input.data(), run->input_bytes, [&](uint64_t needed) {
         run->output.resize(needed);
         return run->output.data();
-      }, before);
+      }, run->was_ahead, before);
     });
     if (before) before->end();
     std::shared_ptr<StartedRun> next;
@@ -87,6 +102,7 @@ void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun>
       if (next && !follows(*next, *run, *shared->pass->plan)) next.reset();
       shared->ahead = next ? next : shared->ahead;
       if (next) shared->pass->hold();
+      if (next && waits_behind_others(shared, next)) next.reset();
     }
     if (!next) shared.reset();  // whoever knows of the end finds the pass released, if it is
     if (!next) run->end();

@@ -108,6 +108,7 @@ struct SharedPass {
   std::shared_ptr<StartedRun> ahead;    // has begun after another, and nobody has asked for it yet
   bool is_cancelled = false;            // by mb_pass_cancel
   bool drops = false;                   // `ahead` is to end: nobody will ask for it
+  bool is_ahead_running = false;        // the run that has the device, if it is of this pass, was begun ahead
 
   // Ends what was begun ahead; returns it if it is still under way.
   std::shared_ptr<StartedRun> drop_ahead() {
@@ -118,7 +119,8 @@ struct SharedPass {
     pass->let_go();
     return ahead;
   }
-  void note_cancelled() { pass->cancelled = is_cancelled || drops; }
+  // A run that is dropped does not take others of its pass with it.
+  void note_cancelled() { pass->cancelled = is_cancelled || (drops && is_ahead_running); }
 
   ~SharedPass() {
     pass.reset();
@@ -126,19 +128,24 @@ struct SharedPass {
   }
 };
 
+// Says whose run has the device; whoever says so holds the device's lock.
+void begin_turn(SharedPass &shared, bool is_ahead);
+
 // Throws Error where the pass was cancelled.
 void check_cancelled(const Pass &pass);
 
 using Room = std::function<uint8_t *(uint64_t bytes)>;
-// Runs once. `room(bytes)` gives the bytes that the selected outputs go to, one after another. `before`: the run before this one, if
-// its end is still to be told: waking the caller takes the device's time, so a run that can tells it once its ops are under way.
-RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room,
+// Runs once. `room(bytes)` gives the bytes that the selected outputs go to, one after another. `is_ahead`: it was begun ahead.
+// `before`: the run before this one, if its end is still to be told: waking the caller takes the device's time, so a run that can
+// tells it once its ops are under way.
+RunStatistics run_once(SharedPass &shared, const void *input, uint64_t input_bytes, const Room &room, bool is_ahead = false,
                        const std::shared_ptr<StartedRun> &before = nullptr);
 
 // A run with a copy of the input block.
 std::shared_ptr<StartedRun> copy_of(const void *input, uint64_t input_bytes);
 
-// Runs what was started, and what was made to follow it, on the runner's thread.
+// Runs what was started, and what was made to follow it, on the runner's thread. What follows waits behind what others have started on
+// the device meanwhile.
 void run_started(std::shared_ptr<SharedPass> shared, std::shared_ptr<StartedRun> run);
 
 }  // namespace mb

@@ -83,7 +83,8 @@ async function exists(path: string): Promise<boolean> {
 }
 
 async function compile(args: string[]): Promise<void> {
-  const { success, stderr } = await new Deno.Command(await compilerCommand(), { args, stderr: "piped" }).output();
+  const { success, stderr } = await new Deno.Command(await compilerCommand(), { args, stderr: "piped" })
+    .output();
   assert(success, `${args}: ${new TextDecoder().decode(stderr).slice(0, 4000)}`);
 }
 

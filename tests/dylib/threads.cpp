@@ -25,6 +25,7 @@ namespace {
 constexpr uint64_t kIds = 0, kValues = 1024, kStatistics = 2048, kOutputBytes = 2064;
 constexpr uint32_t kVocabulary = 40, kFirstPosition = 32, kSteps = 16, kGenerations = 12;
 constexpr uint64_t kTokenAt = kInputHeaderWords * 4, kPositionAt = kTokenAt + 4;
+constexpr uint64_t kPagesAt = kTokenAt + 4 * (4 + 1 + 2 * 3 + 2);  // of page group 1
 constexpr uint64_t kErrorBytes = 256;
 
 [[noreturn]] void stop(const std::string &what) {
@@ -196,6 +197,13 @@ Bytes block_of(const Sample &sample, uint32_t token, uint32_t position) {
   return block;
 }
 
+// The same row with its keys and values on two other pages.
+Bytes elsewhere(Bytes block) {
+  put(block, kPagesAt, 4u);
+  put(block, kPagesAt + 4, 2u);
+  return block;
+}
+
 Bytes logits_of(const PassHandle &pass, const Sample &sample) {
   return pass.arena->read(sample.output_offset(0), kVocabulary * sizeof(float));
 }
@@ -266,10 +274,10 @@ void sleep_below(Random &random, uint32_t microseconds) {
 }
 
 // What another thread does to a pass at some moment of its run.
-enum class Meddling { kNone, kCancel, kDrop, kLook, kCount };
+enum class Meddling { kNone, kCancel, kDrop, kLook, kRun, kCount };
 
-std::future<void> meddle(const PassHandle &pass, const DeviceHandle &device, Meddling how, uint32_t microseconds) {
-  return std::async(std::launch::async, [&pass, &device, how, microseconds] {
+std::future<void> meddle(const PassHandle &pass, const DeviceHandle &device, const Step &first, Meddling how, uint32_t microseconds) {
+  return std::async(std::launch::async, [&pass, &device, &first, how, microseconds] {
     std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
     if (how == Meddling::kCancel) mb_pass_cancel(pass.pass);
     if (how == Meddling::kDrop) mb_pass_drop(pass.pass);
@@ -277,6 +285,13 @@ std::future<void> meddle(const PassHandle &pass, const DeviceHandle &device, Med
       pass.info();
       device.memory();
       mb_pass_wait(pass.pass, 1000);
+    }
+    if (how != Meddling::kRun) return;
+    for (int i = 0; i < 3; i++) {  // on pages of its own
+      Bytes output(kOutputBytes);
+      const Result result = pass.run(elsewhere(first.input), output);
+      require(result.status == MB_OK, "a run beside others of its pass fails: " + result.text);
+      require(output == first.output, "another output than alone beside others of its pass");
     }
   });
 }
@@ -296,10 +311,10 @@ class Generator {
       const Generation &generation = generations_[random_.below(uint32_t(generations_.size()))];
       for (uint32_t i = 0; i < kSteps; i++) {
         const Step &step = generation.steps[i];
-        if (random_.below(6) == 0) until_done(step.wrong_input, step.wrong_output, [] { return Bytes(); });
-        until_done(step.input, step.output, [&] { return following(generation, i); });
+        if (random_.below(6) == 0) until_done(generation, step.wrong_input, step.wrong_output, [] { return Bytes(); });
+        until_done(generation, step.input, step.output, [&] { return following(generation, i); });
         // What it left in buffers is there until the next is asked for.
-        if (random_.below(3) == 0) require(logits_of(pass_, sample_) == step.logits, "other logits than alone");
+        if (generation.way.is_whole && random_.below(2) == 0) require(logits_of(pass_, sample_) == step.logits, "other logits than alone");
         between();
       }
     }
@@ -308,11 +323,13 @@ class Generator {
  private:
   // Runs until nobody cancels it.
   template <class Following>
-  void until_done(const Bytes &input, const Bytes &expected, const Following &next) {
+  void until_done(const Generation &generation, const Bytes &input, const Bytes &expected, const Following &next) {
     for (;;) {
-      const auto how = static_cast<Meddling>(random_.below(3) == 0 ? random_.below(uint32_t(Meddling::kCount)) : 0);
+      auto how = static_cast<Meddling>(random_.below(3) == 0 ? random_.below(uint32_t(Meddling::kCount)) : 0);
+      // Logits that decide lie in the pass's own memory.
+      if (how == Meddling::kRun && generation.way.is_whole) how = Meddling::kNone;
       std::future<void> meddler;
-      if (how != Meddling::kNone) meddler = meddle(pass_, place_.device, how, random_.below(3000));
+      if (how != Meddling::kNone) meddler = meddle(pass_, place_.device, generation.steps[0], how, random_.below(3000));
       Bytes output(expected.size());
       const Result result = random_.below(5) == 0 ? run(input, output) : run_foreseen(input, output, next);
       if (meddler.valid()) meddler.get();

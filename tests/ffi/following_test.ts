@@ -152,6 +152,28 @@ Deno.test("a run that nobody asks for does not keep the device from others", asy
   for (const object of [pass, other, device]) object.close();
 });
 
+Deno.test("a run that was started meanwhile comes before what begins ahead", async () => {
+  const { device, pass, other, held, run } = await opened();
+  const sample = fusedSample();
+  const third = await device.compile(sample.plan, sampleBuffers(device, sample));
+  const alone = new Uint8Array(BYTES), output = new Uint8Array(BYTES);
+  await third.run(blockOf(1, 40), alone); // the first run of a pass is not foreseen
+  for (let round = 0; round < 3; round++) {
+    let between: Promise<unknown>;
+    const first = await held(() => {
+      const begun = run(blockOf(1, 40), following(GREEDY, 40));
+      between = third.run(blockOf(1, 40), output, { foreseen: "block" });
+      return begun;
+    });
+    await between!;
+    assertEquals(output, alone);
+    // What begins ahead waits a tenth of a second to be asked for, and would be gone if it had begun first.
+    const second = await run(blockOf(drawn(first.output, GREEDY, 41), 41));
+    assert(second.ahead);
+  }
+  for (const object of [pass, other, third, device]) object.close();
+});
+
 Deno.test("whoever waits for the device gets it before what begins ahead", async () => {
   const { device, pass, other, run } = await opened();
   const sample = fusedSample();
