@@ -104,7 +104,8 @@ export class ChatTemplate {
     const prepared = prepareMessages(messages, {
       channels: this.#controlTokens.has("<|channel>"),
       systemParts: messages instanceof Array && messages.some(hasSystemParts) && this.#takesSystemParts(),
-      toolResponses: this.#readsField("tool_responses"),
+      toolResponses: messages instanceof Array && messages.some(isMappingResult) &&
+        this.#readsField("tool_responses"),
     });
     const variables: Record<string, unknown> = {
       messages: callerValue(prepared.messages, "messages"),
@@ -219,6 +220,13 @@ export class ChatTemplate {
 /** Whether a message is one of the system with a list of parts. */
 function hasSystemParts(message: Message): boolean {
   return ["system", "developer"].includes(message?.role) && Array.isArray(message.content);
+}
+
+/** Whether a message is the result of a tool as a mapping. */
+function isMappingResult(message: Message): boolean {
+  const content: unknown = message?.content;
+  return message?.role === "tool" && typeof content === "object" && content !== null &&
+    !Array.isArray(content);
 }
 
 /** Where a checkpoint keeps its template. */

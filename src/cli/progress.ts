@@ -16,7 +16,7 @@ export class ProgressBar implements Disposable {
   readonly update = (progress: Progress): void => {
     if (!Deno.stderr.isTerminal()) {
       if (progress.stage === "library" && this.#stage !== "library") {
-        console.error("Compiling the native library: once, for some minutes.");
+        console.error("Compiling the native library: once, for a minute or a few.");
       }
       this.#stage = progress.stage;
       return;

@@ -2,7 +2,7 @@
 import { pagesAtOnce } from "../cache/sequence.ts";
 import type { ModelConfig } from "../checkpoint/config.ts";
 import { MemoryLimit } from "../errors.ts";
-import { type KvFormat, PAGE_TOKENS, pageBytes, pageGroups } from "../schedule/groups.ts";
+import { type KvFormat, PAGE_TOKENS, pageBytes, type PageGroup, pageGroups } from "../schedule/groups.ts";
 
 /** What is known before a load. Bytes unless said otherwise. */
 export interface BudgetRequest {
@@ -90,7 +90,7 @@ function sequenceBytes(request: BudgetRequest, context: number): number {
 }
 
 /** Bytes of one sequence's pages of these groups. */
-function bytesOf(request: BudgetRequest, groups: ReturnType<typeof pageGroups>, context: number): number {
+function bytesOf(request: BudgetRequest, groups: readonly PageGroup[], context: number): number {
   return groups.reduce(
     (sum, group) => sum + pagesOf(request, group, context) * pageBytes(group, request.kvFormat),
     0,
