@@ -115,20 +115,11 @@ Deno.test("at any temperature and with any truncation, penalty or draft length t
 
 Deno.test("R19: streams of calls, thoughts and text have the same parts with any drafts", async () => {
   await using model = await load("tiny", WITH_DRAFTER);
-  const weather: Tool = {
-    type: "function",
-    function: {
-      name: "get_weather",
-      description: "Get the weather in a city.",
-      parameters: {
-        type: "object",
-        properties: { city: { type: "string", description: "The city." } },
-        required: ["city"],
-      },
-    },
-  };
+  const { tools }: { tools: Tool[] } = JSON.parse(
+    await Deno.readTextFile(new URL("../fixtures/tiny/tool_call.json", import.meta.url)),
+  );
   const requests: [string, ChatOptions][] = [
-    ["What is the weather in Paris?", { tools: [weather] }],
+    ["What is the weather in Paris?", { tools }],
     ["What is 58 + 67?", { thinking: true }],
     ["Show me a wave emoji.", {}],
   ];

@@ -31,6 +31,11 @@ export function user(content: string): Message[] {
   return [{ role: "user", content }];
 }
 
+/** Ids of a prompt of `length`, which every fixture's vocabulary has. */
+export function idsOf(length: number, start = 0): number[] {
+  return Array.from({ length }, (_, i) => 3 + (start + i * 29) % 230);
+}
+
 /** All ids that a model generates after others. */
 export async function generated(
   model: Pick<Model, "generate">,
