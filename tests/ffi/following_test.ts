@@ -5,6 +5,8 @@ import { DRAW_NUMBERS, type FollowingRun, NO_LOGITS } from "../../ffi/pass.ts";
 import { DeviceError, Disposed, InvalidArgument } from "../../src/errors.ts";
 import { encodeInput, HEADER_WORDS } from "../../src/engine/input.ts";
 import { sampleCandidates, type SamplingOptions } from "../../src/sample/sampler.ts";
+import { until } from "../support/until.ts";
+import { Holder } from "./holder.ts";
 import { fusedSample, sampleBuffers, sampleInput } from "./sample.ts";
 
 /** Where the outputs of one row lie: 256 candidates, their logits, four statistics. */
@@ -59,20 +61,20 @@ function drawn(output: Uint8Array<ArrayBuffer>, options: SamplingOptions, positi
   return sampleCandidates(candidates, options, position)!;
 }
 
-/** Two passes of one device; what is run while the other has the device is sure to be there when it lets go. */
+/** A pass of a device that others can have meanwhile. */
 async function opened() {
   const device = await Device.open("cpu", { threads: 1 });
   const sample = fusedSample();
-  const pass = await device.compile(sample.plan, sampleBuffers(device, sample));
-  const other = await device.compile(sample.plan, sampleBuffers(device, sample));
+  const compiled = () => device.compile(sample.plan, sampleBuffers(device, sample));
+  const pass = await compiled();
+  const holder = await Holder.open(device);
   await pass.run(blockOf(1, 40), new Uint8Array(BYTES)); // the first run of a pass is not foreseen
-  const held = async <T>(begin: () => Promise<T>, milliseconds = 30): Promise<T> => {
-    const long = other.time(blockOf(1, 40), 1e6).catch(() => {});
-    await new Promise((resolve) => setTimeout(resolve, milliseconds));
+  /** What is begun while the device is taken, so that it waits until it was told all that it is told. */
+  const held = async <T>(begin: () => Promise<T>): Promise<T> => {
+    const letGo = await holder.hold();
     const begun = begin();
     begun.catch(() => {}); // awaited below
-    other.cancel();
-    await long;
+    await letGo();
     return await begun;
   };
   const run = async (input: Uint8Array<ArrayBuffer>, next?: FollowingRun) => {
@@ -80,11 +82,13 @@ async function opened() {
     const statistics = await pass.run(input, output, { foreseen: "block", following: next && (() => next) });
     return { output, ...statistics };
   };
-  return { device, pass, other, held, run };
+  return { device, pass, holder, compiled, held, run };
 }
 
+const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
 Deno.test("the run that follows has the token that is drawn, and gives what it gives alone", async () => {
-  const { device, pass, other, held, run } = await opened();
+  const { device, pass, holder, held, run } = await opened();
   const cases: SamplingOptions[] = [GREEDY, { ...GREEDY, temperature: 1, topK: 1 }];
   for (const temperature of [0.7, 3, 20]) {
     for (const topK of [3, 40, 256]) {
@@ -100,46 +104,51 @@ Deno.test("the run that follows has the token that is drawn, and gives what it g
   for (const [i, options] of cases.entries()) {
     const position = 32 + i % 20;
     const begin = () => run(blockOf(i % 40, position), following(options, position));
-    let token: number, second: Awaited<ReturnType<typeof run>>;
-    do { // again where the first was over before it was told what follows
-      token = drawn((await held(begin, 3)).output, options, position + 1);
-      second = await run(blockOf(token, position + 1));
+    await until("the run began ahead, and was asked for before it was given up", async () => {
+      const token = drawn((await held(begin)).output, options, position + 1);
+      const second = await run(blockOf(token, position + 1));
       assert(!second.instead, JSON.stringify(options));
-    } while (!second.ahead);
-    tokens.add(token);
-    const alone = new Uint8Array(BYTES);
-    pass.runSync(blockOf(token, position + 1), alone);
-    assertEquals(second.output, alone);
+      tokens.add(token);
+      const alone = new Uint8Array(BYTES);
+      pass.runSync(blockOf(token, position + 1), alone);
+      assertEquals(second.output, alone);
+      return second.ahead;
+    });
   }
   assert(tokens.size > 8, `${tokens.size} tokens`);
-  for (const object of [pass, other, device]) object.close();
+  for (const object of [pass, holder, device]) object[Symbol.dispose]();
 });
 
 Deno.test("a run with any other input ends the one that has begun, and gives its own bytes", async () => {
-  const { device, pass, other, held, run } = await opened();
+  const { device, pass, holder, held, run } = await opened();
   const alone = new Uint8Array(BYTES);
-  const next = (await held(() => run(blockOf(1, 40), following(GREEDY, 40)))).output;
-  const token = drawn(next, GREEDY, 41);
+  const first = () => held(() => run(blockOf(1, 40), following(GREEDY, 40)));
+  const token = drawn((await first()).output, GREEDY, 41);
   const inputs = [blockOf((token + 1) % 40, 41), blockOf(token, 42)];
   for (const input of inputs) {
-    const { output, ahead, instead } = await run(input);
-    assertEquals(ahead, false);
-    pass.runSync(input, alone);
-    assertEquals(output, alone);
-    assertEquals(instead, input === inputs[0]);
-    await held(() => run(blockOf(1, 40), following(GREEDY, 40)));
+    const gives = async () => {
+      const { output, ahead, instead } = await run(input);
+      assertEquals(ahead, false);
+      pass.runSync(input, alone);
+      assertEquals(output, alone);
+      return instead;
+    };
+    await until("the other run had begun and was still there", async () => (await first(), await gives()));
+    await first();
     pass.drop();
     pass.drop(); // harmless
+    assertEquals(await gives(), false);
   }
-  await held(() => run(blockOf(1, 40), following(GREEDY, 40)));
+  await first();
   pass.runSync(inputs[1], alone); // ends it too
   const { ahead, instead } = await run(blockOf(token, 41));
   assertEquals([ahead, instead], [false, false]);
-  for (const object of [pass, other, device]) object.close();
+  for (const object of [pass, holder, device]) object[Symbol.dispose]();
 });
 
 Deno.test("a run that nobody asks for does not keep the device from others", async () => {
-  const { device, pass, other, held, run } = await opened();
+  const { device, pass, holder, compiled, held, run } = await opened();
+  const other = await compiled();
   const first = await held(() => run(blockOf(1, 40), following(GREEDY, 40)));
   const token = drawn(first.output, GREEDY, 41);
   const output = new Uint8Array(BYTES);
@@ -149,56 +158,58 @@ Deno.test("a run that nobody asks for does not keep the device from others", asy
   assertEquals(late.instead, false);
   pass.runSync(blockOf(token, 41), output);
   assertEquals(late.output, output);
-  for (const object of [pass, other, device]) object.close();
+  for (const object of [pass, other, holder, device]) object[Symbol.dispose]();
 });
 
 Deno.test("a run that was started meanwhile comes before what begins ahead", async () => {
-  const { device, pass, other, held, run } = await opened();
-  const sample = fusedSample();
-  const third = await device.compile(sample.plan, sampleBuffers(device, sample));
+  const { device, pass, holder, compiled, held, run } = await opened();
+  const other = await compiled();
   const alone = new Uint8Array(BYTES), output = new Uint8Array(BYTES);
-  await third.run(blockOf(1, 40), alone); // the first run of a pass is not foreseen
+  await other.run(blockOf(1, 40), alone); // the first run of a pass is not foreseen
   for (let round = 0; round < 3; round++) {
-    let between: Promise<unknown>;
-    const first = await held(() => {
-      const begun = run(blockOf(1, 40), following(GREEDY, 40));
-      between = third.run(blockOf(1, 40), output, { foreseen: "block" });
-      return begun;
+    await until("the run began ahead, and was asked for before it was given up", async () => {
+      let between: Promise<unknown>;
+      output.fill(0);
+      const first = await held(() => {
+        const begun = run(blockOf(1, 40), following(GREEDY, 40));
+        between = other.run(blockOf(1, 40), output, { foreseen: "block" });
+        return begun;
+      });
+      await between!;
+      assertEquals(output, alone);
+      // What begins ahead waits a tenth of a second to be asked for, and would be gone if it had begun first.
+      const second = await run(blockOf(drawn(first.output, GREEDY, 41), 41));
+      return second.ahead;
     });
-    await between!;
-    assertEquals(output, alone);
-    // What begins ahead waits a tenth of a second to be asked for, and would be gone if it had begun first.
-    const second = await run(blockOf(drawn(first.output, GREEDY, 41), 41));
-    assert(second.ahead);
   }
-  for (const object of [pass, other, third, device]) object.close();
+  for (const object of [pass, other, holder, device]) object[Symbol.dispose]();
 });
 
 Deno.test("whoever waits for the device gets it before what begins ahead", async () => {
-  const { device, pass, other, run } = await opened();
-  const sample = fusedSample();
-  const third = await device.compile(sample.plan, sampleBuffers(device, sample));
-  const sleep = () => new Promise((resolve) => setTimeout(resolve, 30));
-  for (let round = 0; round < 5; round++) {
-    const long = other.time(blockOf(1, 40), 1e6).catch(() => {});
-    await sleep();
-    const first = run(blockOf(1, 40), following(GREEDY, 40));
-    await sleep();
-    const between = third.time(blockOf(1, 40), 300);
-    await sleep();
-    other.cancel();
-    await long;
-    const token = drawn((await first).output, GREEDY, 41);
-    const second = await run(blockOf(token, 41));
-    assert(second.ahead);
-    const seconds = (await between).reduce((sum, each) => sum + each, 0);
-    assert(second.wallNs > seconds * 0.5e9, `${second.wallNs} ns beside ${seconds} s`);
+  const { device, pass, holder, compiled, run } = await opened();
+  const other = await compiled();
+  for (let round = 0; round < 3; round++) {
+    await until(
+      "all three waited when the device came free, and the last was asked for at once",
+      async () => {
+        const letGo = await holder.hold();
+        const first = run(blockOf(1, 40), following(GREEDY, 40));
+        await sleep(30);
+        const between = other.time(blockOf(1, 40), 5000);
+        await sleep(30);
+        await letGo();
+        const token = drawn((await first).output, GREEDY, 41);
+        const second = await run(blockOf(token, 41));
+        const seconds = (await between).reduce((sum, each) => sum + each, 0);
+        return second.ahead && second.wallNs > seconds * 0.5e9;
+      },
+    );
   }
-  for (const object of [pass, other, third, device]) object.close();
+  for (const object of [pass, other, holder, device]) object[Symbol.dispose]();
 });
 
 Deno.test("nothing follows a run that fails, is cancelled or gives no candidates, and closing ends what has begun", async () => {
-  const { device, pass, other, held, run } = await opened();
+  const { device, pass, holder, held, run } = await opened();
   const token = drawn((await run(blockOf(1, 40))).output, GREEDY, 41);
   const isPlain = async () => {
     const { ahead, instead } = await run(blockOf(token, 41));
@@ -237,11 +248,11 @@ Deno.test("nothing follows a run that fails, is cancelled or gives no candidates
   assertEquals(device.memory().livePasses, 1, "the other's");
   await assertRejects(() => run(blockOf(1, 40)), Disposed);
   pass.drop(); // harmless
-  for (const object of [other, device]) object.close();
+  for (const object of [holder, device]) object[Symbol.dispose]();
 });
 
 Deno.test("a draw that points elsewhere, that candidates do not decide, or that cannot be made is refused, and the run ends before that", async () => {
-  const { device, pass, other, held, run } = await opened();
+  const { device, pass, holder, held, run } = await opened();
   const good = following({ ...GREEDY, temperature: 1, topK: 64 }, 40);
   const hostile = [-1, 0.5, 3, 2, 1e6, 2 ** 40, 2 ** 60, NaN, Infinity];
   for (let at = 0; at < DRAW_NUMBERS; at++) {
@@ -277,5 +288,5 @@ Deno.test("a draw that points elsewhere, that candidates do not decide, or that 
     "none",
   );
   assertEquals((await run(blockOf(1, 40))).instead, false);
-  for (const object of [pass, other, device]) object.close();
+  for (const object of [pass, holder, device]) object[Symbol.dispose]();
 });

@@ -2,6 +2,7 @@ import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import { Device } from "../../ffi/device.ts";
 import type { Pass } from "../../ffi/pass.ts";
 import { DeviceError, Disposed, InvalidArgument } from "../../src/errors.ts";
+import { Holder } from "./holder.ts";
 import {
   elementarySample,
   expertSample,
@@ -239,17 +240,15 @@ for (const foreseen of ["look", "block"] as const) {
     using device = await Device.open("cpu");
     using pass = await compiled(device);
     const output = new Uint8Array(outputBytes(fusedSample()));
-    // The other pass has the device until then, which makes this one's run late, and the next foreseen as long.
-    using other = await compiled(device);
+    using holder = await Holder.open(device);
     await pass.run(sampleBlock(), output);
     const expected = output.slice();
     for (let round = 0; round < 2; round++) {
-      const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
-      await sleep(5);
+      // This makes the run late, and the next foreseen as long.
+      const letGo = await holder.hold();
       const late = pass.run(sampleBlock(), output, { foreseen });
       await sleep(20);
-      other.cancel();
-      await long;
+      await letGo();
       assert((await late).wallNs > 10e6);
       assertEquals(output, expected);
       assert((await pass.run(sampleBlock(), output, { foreseen })).wallNs > 0);
@@ -262,20 +261,18 @@ for (const foreseen of ["look", "block"] as const) {
   Deno.test(`a foreseen run (${foreseen}) ends with the signal's reason or with Disposed, and nothing is kept`, async () => {
     using device = await Device.open("cpu");
     const pass = await compiled(device);
-    using other = await compiled(device);
+    using holder = await Holder.open(device);
     await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())));
     const stop = async (end: (controller: AbortController) => void): Promise<unknown> => {
       const controller = new AbortController();
-      const long = assertRejects(() => other.time(sampleBlock(), LONG), DeviceError);
-      await sleep(5);
+      const letGo = await holder.hold();
       const run = pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), {
         foreseen,
         signal: controller.signal,
       }).catch((error) => error);
       await sleep(0);
       end(controller);
-      other.cancel();
-      await long;
+      await letGo();
       return await run;
     };
     const reason = new Error("enough");
@@ -283,7 +280,7 @@ for (const foreseen of ["look", "block"] as const) {
     await pass.run(sampleBlock(), new Uint8Array(outputBytes(fusedSample())), { foreseen });
     assert(await stop(() => pass[Symbol.dispose]()) instanceof Disposed);
     await pass[Symbol.asyncDispose]();
-    assertEquals(device.memory().livePasses, 1, "the other's");
+    assertEquals(device.memory().livePasses, 1, "the holder's");
   });
 }
 

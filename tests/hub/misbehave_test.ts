@@ -59,7 +59,7 @@ Deno.test("a connection that goes silent counts as lost and is continued", async
     });
     return new Response(silent, { headers: { "content-length": String(WEIGHTS.length) } });
   };
-  await hub.pull(FILE, {}, { stallMilliseconds: 150 });
+  await hub.pull(FILE, {}, { stallMilliseconds: 500 });
   await assertInstalled(hub);
   assertEquals(hub.downloads("model.safetensors").at(-1)!.range, "bytes=20000-");
 });
@@ -67,7 +67,7 @@ Deno.test("a connection that goes silent counts as lost and is continued", async
 Deno.test("a server that does not answer at all is asked again", async () => {
   await using hub = await FakeHub.start();
   hub.hook = ({ host, earlier }) => host === "cdn" && earlier === 0 ? new Promise(() => {}) : undefined;
-  await hub.pull(FILE, {}, { stallMilliseconds: 150 });
+  await hub.pull(FILE, {}, { stallMilliseconds: 500 });
   await assertInstalled(hub);
 });
 
@@ -78,14 +78,14 @@ Deno.test("a slow server is waited for as long as bytes come", async () => {
     let at = 0;
     const slow = new ReadableStream<Uint8Array>({
       async pull(stream) {
-        await new Promise((resolve) => setTimeout(resolve, 60));
-        stream.enqueue(WEIGHTS.slice(at, at += 25_000));
+        await new Promise((resolve) => setTimeout(resolve, 90));
+        stream.enqueue(WEIGHTS.slice(at, at += Math.ceil(WEIGHTS.length / 25)));
         if (at >= WEIGHTS.length) stream.close();
       },
     });
     return new Response(slow, { headers: { "content-length": String(WEIGHTS.length) } });
   };
-  await hub.pull(FILE, {}, { stallMilliseconds: 300 }); // 8 × 60 ms is longer than that
+  await hub.pull(FILE, {}, { stallMilliseconds: 5000 }); // 25 × 90 ms is longer than that
   await assertInstalled(hub);
   assertEquals(hub.seen.filter(({ host }) => host === "cdn").length, 1);
 });

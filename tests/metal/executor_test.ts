@@ -205,13 +205,17 @@ metalTest("the check for NaN and Inf names the op that made them", async (device
 });
 
 metalTest("a cancelled pass commits nothing until it is resumed", async (device, metal) => {
-  const plan = new ProbePlan();
+  const [plan, longer] = [new ProbePlan(), new ProbePlan()];
   using pass = await compileProbe(device, plan.finish(plan.tokens()));
+  using other = await compileProbe(device, longer.finish(longer.probe("copy", longer.tokens())));
   metal.reset();
-  const run = pass.run(block(), new Float32Array(ROWS * COLUMNS));
+  const held = failure(other.time(block(), 1e6), "cancelled");
+  while (metal.count("commits") === 0) await new Promise((resolve) => setTimeout(resolve, 1));
+  const run = failure(pass.run(block(), new Float32Array(ROWS * COLUMNS)), "cancelled"); // waits for the device
   pass.cancel();
-  await failure(run, "cancelled");
-  assertEquals(metal.count("commits"), 0);
+  other.cancel();
+  await Promise.all([run, held]);
+  assertEquals(metal.count("dispatches"), 2 * metal.count("commits"), "those of the other alone");
   assertEquals(await firstColumn(pass), TOKENS);
 });
 
