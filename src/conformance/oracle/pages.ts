@@ -52,6 +52,21 @@ export function readPages(tensor: Tensor, buffers: readonly Uint8Array[], limits
   return values.map((_, i) => view.getInt8(codeByte(i, d)) * view.getFloat32(scaleByte(i, d), true));
 }
 
+/** Element `i` of a KV tensor, as `readPages` has it. */
+export function readElement(tensor: Tensor, buffers: readonly Uint8Array[], i: number): number {
+  const view = viewOf(tensor, buffers);
+  switch (tensor.format.kind) {
+    case "f16":
+      return fromF16(view.getUint16(2 * i, true));
+    case "i8": {
+      const d = headDimOf(tensor);
+      return view.getInt8(codeByte(i, d)) * view.getFloat32(scaleByte(i, d), true);
+    }
+    default:
+      return view.getFloat32(4 * i, true);
+  }
+}
+
 /** Stores heads as codes at the start of `bytes`; a head whose first value is NaN is left out. values: [heads, d]. */
 export function writeCodes(values: Float64Array, d: number, bytes: Uint8Array): void {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
