@@ -8,8 +8,9 @@
 //            scales in two levels: sixteen halves d, sixteen halves of minimums (or nothing), then of each group sixteen bytes, and
 //            sixteen of minimums: scale = d * byte, minimum = -half * byte
 //   codes    4 bits: for each 8 columns sixteen words, columns 0 to 3 in the low halves of its bytes, 4 to 7 in the high ones.
-//            5 bits: then their fifth bits, for each 4 columns a bit of 64 for each byte. 6 bits: then two bits more, for each 16
-//            columns sixteen words: columns 0 to 3 in the lowest bits of its bytes. 8 bits: for each 4 columns sixteen words
+//            5 bits: then their fifth bits, for each 4 columns a bit of 64 for each byte. 6 bits: for each 16 columns three times
+//            sixteen words: columns 0 to 3, 4 to 7 and 8 to 11, and in their bytes' two highest bits columns 12 to 15, lowest bits
+//            first. 8 bits: for each 4 columns sixteen words
 #pragma once
 #include "weight.h"
 

@@ -69,8 +69,7 @@ struct TwoLevelScales {
 };
 
 // ---- codes ----
-// Eight columns of a part's rows: four and four. `more` holds the fifth bits, or the fifth and sixth, of the columns from those
-// of `codes` on.
+// Eight columns of a part's rows: four and four. `more` holds the fifth bits of the columns from those of `codes` on.
 
 struct Words {
   vb first, second;
@@ -78,7 +77,7 @@ struct Words {
 
 template <int Bits>
 struct BandCodes {
-  static_assert(Bits >= 4 && Bits <= 6);
+  static_assert(Bits == 4 || Bits == 5);
   static constexpr int kPairBytes = kWordBytes, kMoreBytes = (Bits - 4) * kWordBytes / 4;  // of eight columns
 
   // Pair P of columns, where P is even if `codes` begins with a multiple of sixteen columns.
@@ -93,16 +92,24 @@ struct BandCodes {
         return bit_bytes(bits);
       };
       return {either(four.first, fifth(2 * P)), either(four.second, fifth(2 * P + 1))};
-    } else if constexpr (Bits == 6) {
-      const vb two = load_bytes(more + P / 2 * kWordBytes + part * kCodeBytes);
-      if constexpr (P % 2 == 0) {
-        return {merge(shift_left64<4>(two), 0x30, four.first), merge(shift_left64<2>(two), 0x30, four.second)};
-      } else {
-        return {merge(two, 0x30, four.first), merge(shift_right64<2>(two), 0x30, four.second)};
-      }
     } else {
       return four;
     }
+  }
+  static MB_INLINE vi multiply(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
+};
+
+template <>
+struct BandCodes<6> {
+  static constexpr int kPairBytes = 3 * kWordBytes / 2, kMoreBytes = 0;
+
+  template <int P>
+  static MB_INLINE Words words(const uint8_t *codes, const uint8_t *, int part) {
+    const uint8_t *p = codes + P / 2 * 3 * kWordBytes + part * kCodeBytes;
+    const vb a = load_bytes(p), b = load_bytes(p + kWordBytes), six = set1_byte(63);
+    if constexpr (P % 2 == 0) return {both(a, six), both(b, six)};
+    const vb c = load_bytes(p + 2 * kWordBytes), lowest = both(shift_right64<6>(a), set1_byte(3));
+    return {both(c, six), merge(shift_right64<2>(c), 0x30, merge(shift_right64<4>(b), 0x0c, lowest))};
   }
   static MB_INLINE vi multiply(vi sum, vb codes, vb x) { return dot(sum, codes, x); }
 };
@@ -212,6 +219,16 @@ inline uint32_t fifth_of_each(uint32_t word) { return ((word >> 4 & 0x01010101) 
 template <int Bits, int Block>
 void interleave_codes(const uint8_t (*codes)[kRun], int64_t b, uint8_t *to) {
   const auto put = [](uint8_t *place, int64_t r, uint32_t word) { memcpy(place + 4 * r, &word, 4); };
+  if constexpr (Bits == 6) {
+    for (int i = 0; i < Block; i += 16, to += 3 * kWordBytes) {
+      for (int64_t r = 0; r < kBandRows; r++) {
+        const uint8_t *from = codes[r] + b + i;
+        const uint32_t last = word32_at(from + 12);
+        for (int n = 0; n < 3; n++) put(to + n * kWordBytes, r, word32_at(from + 4 * n) | (last >> 2 * n & 0x03030303) << 6);
+      }
+    }
+    return;
+  }
   for (int pair = 0; pair < Block / 8; pair++) {
     uint8_t *more = to + Block / 8 * kWordBytes;
     uint64_t fifth[2] = {};
@@ -226,12 +243,6 @@ void interleave_codes(const uint8_t (*codes)[kRun], int64_t b, uint8_t *to) {
       if (Bits == 5) {
         fifth[0] |= static_cast<uint64_t>(fifth_of_each(first)) << 4 * r;
         fifth[1] |= static_cast<uint64_t>(fifth_of_each(second)) << 4 * r;
-      }
-      if (Bits == 6) {
-        uint8_t *plane = more + pair / 2 * kWordBytes;
-        const uint32_t before = pair % 2 == 0 ? 0 : word32_at(plane + 4 * r);
-        const uint32_t two = (first >> 4 & 0x03030303) | (second >> 4 & 0x03030303) << 2;
-        put(plane, r, before | two << 4 * (pair % 2));
       }
     }
     if (Bits == 5) memcpy(more + 16 * pair, fifth, 16);
@@ -362,9 +373,13 @@ inline uint32_t code_at(const uint8_t *p, int64_t column, int64_t r) {
   const int64_t word = column / 4, byte = 4 * r + column % 4;
   const uint8_t *codes = p + B::kScaleBytes, *more = p + B::kMoreAt;
   if (B::kBits == 8) return codes[word * kWordBytes + byte];
+  if (B::kBits == 6) {
+    const uint8_t *three = codes + word / 4 * 3 * kWordBytes + byte;
+    if (word % 4 < 3) return three[word % 4 * kWordBytes] & 63;
+    return three[0] >> 6 | three[kWordBytes] >> 6 << 2 | three[2 * kWordBytes] >> 6 << 4;
+  }
   const uint32_t four = codes[word / 2 * kWordBytes + byte] >> word % 2 * 4 & 15;
   if (B::kBits == 5) return four | (more[8 * word + byte / 8] >> byte % 8 & 1) << 4;
-  if (B::kBits == 6) return four | (more[word / 4 * kWordBytes + byte] >> word % 4 * 2 & 3) << 4;
   return four;
 }
 
