@@ -8,7 +8,7 @@
  *     deno bench -A bench/kernels -- --format q4_k                         # matrices in another format
  *     deno bench -A bench/kernels -- --only "gate+up"                      # those whose name contains it
  *
- * A run goes through as many copies of the ops as have `--megabytes` of distinct weights (512 on a GPU, 128 on the CPU), so no
+ * A run goes through as many copies of the ops as have `--megabytes` of distinct weights (512 on a GPU, 1,024 on the CPU), so no
  * cache holds them; deno's figures are for a run, the table's for one copy by the device's clock.
  */
 import { Device, type DeviceKind } from "../../ffi/device.ts";
@@ -35,7 +35,7 @@ const { values } = parseFlags(Deno.args, {
 });
 const kind = (values.device ?? "cpu") as DeviceKind;
 const model = values.model ?? "e4b";
-const leastBytes = (values.megabytes ?? (kind === "cpu" ? 128 : 512)) * 1e6;
+const leastBytes = (values.megabytes ?? (kind === "cpu" ? 1024 : 512)) * 1e6;
 
 const device = await Device.open(kind);
 const bound = await roofline(device, leastBytes);
