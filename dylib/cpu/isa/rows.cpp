@@ -1,5 +1,6 @@
 // Kernels on rows of f32: norms, activations, rotation, softmax, the scans of the candidates.
 // isa: scalar avx2 avx512 neon neon_dotprod
+#include "../softmax.h"
 #include "functions.h"
 
 namespace mb {
@@ -114,6 +115,9 @@ bool all_finite(const float *x, int64_t n) {
   return !bad;
 }
 
+// e^x for x of at most 0, as softmax_weight has it.
+static inline vf weights(vf x) { return select_less(x, set1(kNegligible), zero(), exponential(x)); }
+
 float softmax_block(float *p, float scale, int64_t n, float *largest) {
   const vf s = set1(scale);
   vf m = set1(-__builtin_inff());
@@ -132,12 +136,12 @@ float softmax_block(float *p, float scale, int64_t n, float *largest) {
   const vf t = set1(top);
   vf sum = zero();
   for (i = 0; i + kLanes <= n; i += kLanes) {
-    const vf e = exponential(sub(load(p + i), t));
+    const vf e = weights(sub(load(p + i), t));
     store(p + i, e);
     sum = add(sum, e);
   }
   if (i < n) {
-    store_n(p + i, exponential(sub(load_n(p + i, n - i), t)), n - i);
+    store_n(p + i, weights(sub(load_n(p + i, n - i), t)), n - i);
     sum = add(sum, load_n(p + i, n - i));
   }
   return reduce_add(sum);

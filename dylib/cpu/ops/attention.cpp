@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "../context.h"
+#include "../softmax.h"
 
 namespace mb {
 
@@ -240,7 +241,7 @@ class Attention {
       return;
     }
     const float largest = std::max(a.largest, b.largest);
-    const float keep = std::exp(a.largest - largest), take = std::exp(b.largest - largest);
+    const float keep = softmax_weight(a.largest - largest), take = softmax_weight(b.largest - largest);
     k_.blend(a_values, keep, b_values, take, s_.d);
     a.sum = a.sum * keep + b.sum * take;
     a.largest = largest;

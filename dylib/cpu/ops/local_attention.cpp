@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "../context.h"
+#include "../softmax.h"
 
 namespace mb {
 
@@ -94,7 +95,7 @@ void run_local_attention(Context &c, const Op &op) {
         float sum = 0.0f;
         for (int64_t j = 0; j < count; j++) {
           if (valid[first + j] == 0) continue;
-          const float weight = std::exp(scores[j] - largest);
+          const float weight = softmax_weight(scores[j] - largest);
           sum += weight;
           k.blend(out, 1.0f, c.f32(o[kV]) + (first + j) * width + h * d, weight, d);
         }

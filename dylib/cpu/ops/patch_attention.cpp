@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "../context.h"
+#include "../softmax.h"
 
 namespace mb {
 
@@ -122,7 +123,7 @@ void run_patch_attention(Context &c, const Op &op) {
       }
       for (int64_t i = 0; i < n; i++) {
         const float largest = std::max(partials[i].largest, block[i].largest);
-        const float keep = std::exp(partials[i].largest - largest), take = std::exp(block[i].largest - largest);
+        const float keep = softmax_weight(partials[i].largest - largest), take = softmax_weight(block[i].largest - largest);
         k.blend(sums + i * d, keep, block_sums + i * d, take, d);
         partials[i] = {largest, partials[i].sum * keep + block[i].sum * take};
       }
